@@ -1,0 +1,1 @@
+"""What users write: agents declared in one call, and the task tool."""

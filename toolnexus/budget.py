@@ -1,0 +1,131 @@
+"""Budget and RetryPolicy: what a run may use, and when a request is sent again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from toolnexus.codec import JsonValue, refuse_unknown
+from toolnexus.errors import ConfigError, LlmError
+
+DEFAULT_MAX_TURNS: Final = 6
+DEFAULT_MAX_CONCURRENT: Final = 8
+DEFAULT_MAX_DEPTH: Final = 3
+
+RETRYABLE_STATUSES: Final = frozenset({429, 500, 502, 503, 504, 529})
+"""HTTP statuses that may pass: the usual five, and 529 (overloaded)."""
+
+_JITTER_MS: Final = 100
+_RETRY_AFTER_MAX: Final = 2**31 - 1
+
+
+def _positive(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(
+            f"{type(instance).__name__}.{attribute.name} must be None or a whole number "
+            f"from 0, not {value!r}"
+        )
+
+
+def _limit() -> Any:
+    return attrs.field(default=None, validator=_positive)
+
+
+@attrs.frozen
+class Budget:
+    """Limits of one handle; each also holds for everything below it. None: no limit given.
+
+    Attributes:
+        max_turns: LLM calls in one turn; 6 where nothing is given.
+        max_tokens: Tokens of the handle and its descendants, over its life.
+        max_tool_calls: Tool calls of the handle and its descendants, over its life.
+        max_wall_ms: Milliseconds of running time over its life; parked time is free.
+        max_children: Live children.
+        max_concurrent: Children that run at the same time; 8 where nothing is given.
+        max_depth: Depth of the deepest handle below (the root is 0); 3 where nothing is given.
+    """
+
+    max_turns: int | None = _limit()
+    max_tokens: int | None = _limit()
+    max_tool_calls: int | None = _limit()
+    max_wall_ms: int | None = _limit()
+    max_children: int | None = _limit()
+    max_concurrent: int | None = _limit()
+    max_depth: int | None = _limit()
+
+    def over(self, other: Budget) -> Budget:
+        """Return the limits given here, and those of `other` where none is given here."""
+        if other is EMPTY_BUDGET:
+            return self
+        return Budget(
+            *(
+                theirs if mine is None else mine
+                for mine, theirs in zip(attrs.astuple(self), attrs.astuple(other), strict=True)
+            )
+        )
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Return the limits that are given, under their field names."""
+        return attrs.asdict(self, filter=lambda _, value: value is not None)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, JsonValue]) -> Budget:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            WireFormatError: A key is unknown.
+        """
+        names = [field.name for field in attrs.fields(cls)]
+        return cls(**refuse_unknown("Budget", data, names, ()))
+
+
+EMPTY_BUDGET: Final = Budget()
+
+
+@attrs.frozen
+class RetryPolicy:
+    """When a failed request is sent again, and after how long. Pure; no clock, no network.
+
+    Attributes:
+        retries: Further attempts after the first.
+        base_ms: Milliseconds before the first retry; doubles each time.
+        max_wait_ms: A longer `Retry-After` is not waited for: the error surfaces with it.
+        statuses: HTTP statuses worth another attempt.
+    """
+
+    retries: int = 2
+    base_ms: int = 500
+    max_wait_ms: int = 60_000
+    statuses: frozenset[int] = RETRYABLE_STATUSES
+
+    def wait_before(
+        self, attempt: int, error: LlmError, *, force: bool = False, rng: random.Random
+    ) -> float | None:
+        """Return seconds to wait before the next attempt, or None to give up.
+
+        Args:
+            attempt: 0 for the first attempt.
+            error: What that attempt gave.
+            force: Whether a hook asked for a retry of an error that is not retryable.
+            rng: Source of the jitter, up to 100 ms.
+        """
+        if attempt >= self.retries or not (error.retryable or force):
+            return None
+        if error.retry_after is not None:
+            return error.retry_after if error.retry_after * 1000 <= self.max_wait_ms else None
+        backoff: float = self.base_ms * 2**attempt + rng.uniform(0, _JITTER_MS)
+        return min(backoff, self.max_wait_ms) / 1000
+
+
+def parse_retry_after(value: str | None) -> float | None:
+    """Return the seconds of a `Retry-After` header; None for all but plain ASCII digits."""
+    text = (value or "").strip()
+    if not (text.isascii() and text.isdigit()) or len(text) > 10:
+        return None
+    seconds = int(text)
+    return float(seconds) if seconds <= _RETRY_AFTER_MAX else None

@@ -1,0 +1,93 @@
+"""CancelToken: how a thread is asked to stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from toolnexus.clock import Clock, Signal
+from toolnexus.errors import Cancelled
+
+logger = logging.getLogger(__name__)
+
+
+class CancelToken:
+    """A one-way switch that says "stop", and what is to happen when it is thrown.
+
+    A token is looked at in named places; nothing is ever thrown into a running thread.
+    Thread-safe.
+    """
+
+    __slots__ = ("_callbacks", "_lock", "_reason")
+
+    def __init__(self) -> None:
+        # Guards _callbacks and the flip of _reason from None to a text.
+        self._lock = threading.Lock()
+        self._reason: str | None = None
+        self._callbacks: list[Callable[[], object]] = []
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str | None:
+        """What the first `cancel` said; None before it."""
+        return self._reason
+
+    def cancel(self, reason: str = "run cancelled") -> bool:
+        """Throw the switch and run the callbacks on this thread.
+
+        Returns:
+            True for the call that threw it, False for every later one.
+        """
+        with self._lock:
+            if self._reason is not None:
+                return False
+            self._reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                logger.exception("a cancel callback failed")
+        return True
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `Cancelled` once the switch is thrown."""
+        if self._reason is not None:
+            raise Cancelled(self._reason)
+
+    def on_cancel(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Run `callback` when the token is cancelled; at once if it already is.
+
+        Returns:
+            A function that takes the callback back. It may run once more concurrently with a
+            `cancel` in progress.
+        """
+        with self._lock:
+            if self._reason is None:
+                self._callbacks.append(callback)
+                return lambda: self._forget(callback)
+        callback()
+        return _nothing
+
+    def wait(self, clock: Clock, timeout: float) -> bool:
+        """Sleep for `timeout` seconds; wake at once, and return True, when cancelled."""
+        signal = Signal()
+        forget = self.on_cancel(signal.set)
+        try:
+            return clock.wait(signal, timeout)
+        finally:
+            forget()
+
+    def _forget(self, callback: Callable[[], object]) -> None:
+        with self._lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+
+def _nothing() -> None:
+    return None

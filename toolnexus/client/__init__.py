@@ -1,0 +1,1 @@
+"""The LLM client: a loop of model calls and tool calls over one wire."""

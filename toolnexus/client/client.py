@@ -1,0 +1,254 @@
+"""LlmClient: the loop for a user who has one endpoint and a few tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from toolnexus.cancel import CancelToken
+from toolnexus.client.hooks import HookChain
+from toolnexus.client.loop import Finished, Kit, Outcome, OverLimit, run_loop
+from toolnexus.client.metrics import Meter, MetricEvent
+from toolnexus.client.model import Model
+from toolnexus.client.options import ClientOptions, WaitFor
+from toolnexus.client.turn import Turn
+from toolnexus.errors import Cancelled, ConfigError, RunTimeoutError
+from toolnexus.messages import Message, RunResult
+from toolnexus.suspension import Answer, Request
+from toolnexus.toolspec import Tool, ToolResult, require_tool
+from toolnexus.transport import Transport
+from toolnexus.wire.base import ModelReply
+from toolnexus.workers import WorkerPool
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class LlmClient:
+    """Runs a prompt against one endpoint: model call, tool calls, model call, until it is done.
+
+    Thread-safe: any number of runs may go on at once. A context manager; `close` gives threads
+    and connections back.
+    """
+
+    def __init__(self, options: ClientOptions | None = None, **given: Any) -> None:
+        """Make a client from options, or from the same names given as keywords.
+
+        Raises:
+            ConfigError: An option has the wrong type or value.
+        """
+        self.options = options_from(ClientOptions, options, given)
+        self._hooks = HookChain(self.options.hooks)
+        self._transport = Transport(
+            self.options.clock, self.options.session, self.options.max_workers
+        )
+        self._model = Model(self.options, self._transport)
+        self._pool = WorkerPool(self.options.max_workers, "toolnexus-client")
+        self._pid = os.getpid()
+
+    def run(
+        self,
+        prompt: str,
+        *,
+        tools: Iterable[Tool] = (),
+        history: Sequence[Message] = (),
+        cancel: CancelToken | None = None,
+    ) -> RunResult:
+        """Run `prompt` to its end, to a question, or to a limit. Blocks.
+
+        Args:
+            prompt: What the user says.
+            tools: What the model may call.
+            history: `messages` of an earlier result; it is not changed.
+            cancel: Ends the run from another thread, also in mid-request.
+
+        Returns:
+            `done` with the text, `pending` with the request and a checkpoint, or `incomplete`.
+
+        Raises:
+            LlmError: The model could not be asked.
+            RunTimeoutError: `timeout_ms` passed.
+            Cancelled: `cancel` was thrown.
+            ConfigError: Two tools of one name, an object that is no tool, or no API key.
+        """
+        if not isinstance(prompt, str):
+            raise ConfigError(f"the prompt must be a str, not {type(prompt).__name__}")
+        messages = list(history)
+        turn = Turn([*messages, *self._opening(messages, prompt)], len(messages))
+        return self._run(turn, index_tools(tools), cancel or CancelToken())
+
+    def close(self) -> None:
+        """End the client's threads and connections. A run in progress goes on."""
+        self._pool.close(timeout=1.0)
+        self._transport.close()
+
+    def __enter__(self) -> LlmClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _opening(self, history: Sequence[Message], prompt: str) -> list[Message]:
+        return opening(self.options.style, self.options.system_prompt, history, prompt)
+
+    def _run(self, turn: Turn, tools: dict[str, Tool], cancel: CancelToken) -> RunResult:
+        options, clock = self.options, self.options.clock
+        if self._pid != os.getpid():
+            self._pool.after_fork()
+            self._pid = os.getpid()
+        began = clock.monotonic()
+        meter = Meter(options.on_metric)
+        kit = Kit(
+            model=self._model,
+            model_name=options.model,
+            max_tokens=options.max_tokens,
+            system=options.system_prompt,
+            tools=tools,
+            hooks=self._hooks,
+            meter=meter,
+            pool=self._pool,
+            clock=clock,
+            cancel=cancel,
+            max_turns=options.max_turns,
+            deadline=None if options.timeout_ms is None else began + options.timeout_ms / 1000,
+            host=_BareHost(options.wait_for),
+        )
+        status, error = "error", None
+        try:
+            result = _result(turn, run_loop(turn, kit))
+            status = result.status
+            return result
+        except Cancelled:
+            self._raise_if_late(kit.deadline)
+            status, error = "interrupted", "run cancelled"
+            raise
+        except Exception as failure:
+            error = str(failure)
+            raise
+        finally:
+            meter.emit(
+                lambda _: MetricEvent(
+                    kind="run",
+                    ms=(clock.monotonic() - began) * 1000,
+                    model=options.model,
+                    status=status,
+                    usage=turn.usage,
+                    error=error,
+                )
+            )
+
+    def _raise_if_late(self, deadline: float | None) -> None:
+        if deadline is not None and self.options.clock.monotonic() >= deadline:
+            raise RunTimeoutError(f"run timeout after {self.options.timeout_ms}ms") from None
+
+
+class _BareHost:
+    """A run outside a runtime: no budget, no tree, at most a `wait_for`."""
+
+    handle_id = None
+
+    def __init__(self, wait_for: WaitFor | None) -> None:
+        self._wait_for = wait_for
+
+    def due_calls(self, turn: Turn) -> list[int]:
+        return [
+            index
+            for index, call in enumerate(turn.calls)
+            if call.status == "ready" or (call.status == "open" and call.answer is not None)
+        ]
+
+    def limit_before_request(self, turn: Turn) -> str | None:  # noqa: ARG002
+        return None
+
+    def count_reply(self, reply: ModelReply) -> None:
+        pass
+
+    def reserve_call(self) -> str | None:
+        return None
+
+    def surface(self, request: Request) -> Request:
+        return request
+
+    def interpreter(self) -> WaitFor | None:
+        return self._wait_for
+
+    def answered_inline(self, request: Request, answer: Answer) -> None:
+        pass
+
+    def delegate_for(
+        self,
+        turn: Turn,  # noqa: ARG002
+        index: int,  # noqa: ARG002
+    ) -> Callable[[Any, str], ToolResult] | None:
+        return None
+
+
+def options_from(cls: type[Any], options: Any, given: dict[str, Any]) -> Any:
+    """Return `options`, or a new `cls` of the keywords.
+
+    Raises:
+        ConfigError: Both were given, a keyword is unknown, or `options` is of another class.
+    """
+    if options is not None and given:
+        raise ConfigError(f"give {cls.__name__} or keywords, not both")
+    if options is None:
+        try:
+            return cls(**given)
+        except TypeError as error:
+            raise ConfigError(f"{cls.__name__}: {error}") from None
+    if not isinstance(options, cls):
+        raise ConfigError(f"options must be a {cls.__name__}, not {type(options).__name__}")
+    return options
+
+
+def opening(style: str, system: str, history: Sequence[Message], prompt: str) -> list[Message]:
+    """Return the messages that begin a turn.
+
+    In the OpenAI style the system prompt is the transcript's first message; in the Anthropic
+    style it travels beside it, every time.
+    """
+    user: Message = {"role": "user", "content": prompt}
+    if system and not history and style == "openai":
+        return [{"role": "system", "content": system}, user]
+    return [user]
+
+
+def index_tools(tools: Iterable[Tool]) -> dict[str, Tool]:
+    """Return the tools by name.
+
+    Raises:
+        ConfigError: One is no tool, or two share a name.
+    """
+    by_name: dict[str, Tool] = {}
+    for one in tools:
+        checked = require_tool(one)
+        if checked.name in by_name:
+            raise ConfigError(f"two tools are named {checked.name!r}; rename one")
+        by_name[checked.name] = checked
+    return by_name
+
+
+def _result(turn: Turn, outcome: Outcome) -> RunResult:
+    common: dict[str, Any] = {
+        "messages": turn.transcript(),
+        "turns": turn.turns,
+        "usage": turn.usage,
+        "tool_calls": turn.tool_calls,
+    }
+    if isinstance(outcome, Finished):
+        return RunResult(text=outcome.text, **common)
+    if isinstance(outcome, OverLimit):
+        text = f"hit {outcome.limit} without a final answer"
+        return RunResult(text=text, status="incomplete", limit=outcome.limit, **common)
+    checkpoint = turn.checkpoint()
+    pending = checkpoint.pending
+    assert pending is not None  # noqa: S101 - Parked says so
+    return RunResult(
+        text=pending.prompt, status="pending", pending=pending, checkpoint=checkpoint, **common
+    )

@@ -1,0 +1,244 @@
+"""Model: one question to a model over HTTP, with its retries."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from toolnexus import codec
+from toolnexus.budget import parse_retry_after
+from toolnexus.cancel import CancelToken
+from toolnexus.client.hooks import HookChain
+from toolnexus.client.metrics import Meter, MetricEvent
+from toolnexus.client.options import ClientOptions, find_api_key
+from toolnexus.errors import (
+    BODY_EXCERPT_CHARS,
+    Cancelled,
+    ConfigError,
+    LlmError,
+    RunTimeoutError,
+)
+from toolnexus.transport import HttpReply, Patience, Transport
+from toolnexus.wire.base import ModelReply, ModelRequest
+from toolnexus.wire.styles import dialect_of
+
+logger = logging.getLogger(__name__)
+
+_PROTECTED: Final = ("messages", "tools", "stream")
+_SECRET: Final = re.compile(r"\b(?:sk|pk|key|org|proj|acct|user|req)[-_][A-Za-z0-9_-]{6,}")
+
+
+class Gate(Protocol):
+    """Bounds how many requests are on the wire at once."""
+
+    def hold(self, cancel: CancelToken) -> AbstractContextManager[object]:
+        """Wait for a place, FIFO; give it back at the end.
+
+        Raises:
+            Cancelled: The token was thrown while waiting.
+        """
+
+
+class OpenGate:
+    """A gate that everybody passes."""
+
+    def hold(self, cancel: CancelToken) -> AbstractContextManager[object]:  # noqa: ARG002
+        """Return at once."""
+        return contextlib.nullcontext()
+
+
+class Model:
+    """Asks models of one endpoint. Thread-safe."""
+
+    def __init__(
+        self, options: ClientOptions, transport: Transport, gate: Gate | None = None
+    ) -> None:
+        self._options = options
+        self._transport = transport
+        self._gate = gate or OpenGate()
+        self._dialect = dialect_of(options.style)
+        self._policy = options.retry_policy
+        self._rng = random.Random()  # noqa: S311 - jitter, not a secret
+        self._url = self._dialect.endpoint(options.base_url) if options.base_url else ""
+        self._host = urlsplit(options.base_url).netloc.rpartition("@")[2]
+        self._key = ""
+        self._headers: dict[str, str] | None = None
+
+    def origin(self, model: str) -> str:
+        """Return `"<style> <host> <model>"`."""
+        return f"{self._options.style} {self._host} {model}"
+
+    def ask(
+        self,
+        request: ModelRequest,
+        *,
+        hooks: HookChain,
+        meter: Meter,
+        cancel: CancelToken,
+        deadline: float | None = None,
+    ) -> ModelReply:
+        """Send one request and read its reply. Blocks; retries by the options' policy.
+
+        Raises:
+            LlmError: No usable reply.
+            RunTimeoutError: `deadline` (a clock instant) passed.
+            Cancelled: `cancel` was thrown.
+        """
+        for before in hooks.before_llm:
+            request = before(request) or request
+        clock = self._options.clock
+        began = clock.monotonic()
+        try:
+            body = self._body(request)
+            reply = self._ask_with_retries(request, body, cancel, deadline)
+        except (LlmError, Cancelled) as failure:
+            error = failure
+            meter.emit(
+                lambda handle_id: MetricEvent(
+                    kind="llm",
+                    ms=(clock.monotonic() - began) * 1000,
+                    model=request.model,
+                    status="error",
+                    error=str(error),
+                    handle_id=handle_id,
+                )
+            )
+            raise
+        meter.emit(
+            lambda handle_id: MetricEvent(
+                kind="llm",
+                ms=(clock.monotonic() - began) * 1000,
+                model=request.model,
+                status="ok",
+                usage=reply.usage,
+                handle_id=handle_id,
+            )
+        )
+        for after in hooks.after_llm:
+            try:
+                after(request, reply)
+            except Exception:
+                logger.exception("after_llm hook failed")
+        return reply
+
+    def _ask_with_retries(
+        self, request: ModelRequest, body: bytes, cancel: CancelToken, deadline: float | None
+    ) -> ModelReply:
+        attempt = 0
+        while True:
+            try:
+                return self._attempt(request, body, cancel, deadline)
+            except RunTimeoutError:
+                raise
+            except LlmError as error:
+                self._raise_if_late(deadline)
+                wait = self._wait_after(error, attempt)
+                if wait is None:
+                    raise
+            if deadline is not None:
+                wait = min(wait, max(deadline - self._options.clock.monotonic(), 0))
+            if cancel.wait(self._options.clock, wait):
+                cancel.raise_if_cancelled()
+            self._raise_if_late(deadline)
+            attempt += 1
+
+    def _wait_after(self, error: LlmError, attempt: int) -> float | None:
+        """Return seconds until the next attempt, or None to let the error surface."""
+        verdict = None
+        if self._options.on_error is not None:
+            try:
+                verdict = self._options.on_error(error, attempt)
+            except Exception:
+                logger.exception("on_error failed; the retry policy decides")
+        if verdict == "fail":
+            return None
+        return self._policy.wait_before(attempt, error, force=verdict == "retry", rng=self._rng)
+
+    def _attempt(
+        self, request: ModelRequest, body: bytes, cancel: CancelToken, deadline: float | None
+    ) -> ModelReply:
+        headers = self._auth_headers()
+        patience = Patience(
+            connect_seconds=self._options.connect_timeout_ms / 1000,
+            read_seconds=self._options.read_timeout_ms / 1000,
+            deadline=deadline,
+        )
+        with self._gate.hold(cancel):
+            reply = self._transport.post(
+                self._url, headers, body, cancel=cancel, patience=patience
+            )
+        if not 200 <= reply.status < 300:
+            raise self._error_of(reply)
+        try:
+            payload = codec.loads(reply.body)
+        except ValueError:
+            shown = self._excerpt(reply.body)
+            raise LlmError(
+                f"LLM {reply.status}: the reply is not JSON: {shown}",
+                reply.status,
+                retryable=True,
+            ) from None
+        return self._dialect.read_reply(payload, self.origin(request.model))
+
+    def _body(self, request: ModelRequest) -> bytes:
+        body: dict[str, Any] = self._dialect.request_body(request)
+        params = self._options.request_params or {}
+        ignored = [name for name in params if name in _PROTECTED]
+        if ignored:
+            logger.warning("request_params: %s ignored: the loop owns them", ", ".join(ignored))
+        body.update((name, value) for name, value in params.items() if name not in _PROTECTED)
+        if self._options.body_transform is not None:
+            body = self._options.body_transform(body) or body
+        return codec.encode(body)
+
+    def _auth_headers(self) -> dict[str, str]:
+        if self._headers is None:
+            given: Mapping[str, str] = self._options.headers or {}
+            if not self._url:
+                raise ConfigError("no base_url: give one, such as https://api.openai.com/v1")
+            self._key = find_api_key(
+                self._options.style, self._options.api_key, given, self._options.session
+            )
+            headers = {"Content-Type": "application/json"}
+            headers.update(self._dialect.headers(self._key))
+            if not self._key:
+                # The caller's own headers or session carry the key.
+                headers = {k: v for k, v in headers.items() if self._carries_no_key(k)}
+            self._headers = {**headers, **given}
+        return self._headers
+
+    @staticmethod
+    def _carries_no_key(name: str) -> bool:
+        return name.lower() not in ("authorization", "x-api-key")
+
+    def _error_of(self, reply: HttpReply) -> LlmError:
+        where = reply.headers.get("location", "")
+        if 300 <= reply.status < 400:
+            return LlmError(
+                f"LLM {reply.status}: redirects are not followed; base_url should lead there: "
+                f"{urlsplit(where).netloc or where[:80]}",
+                reply.status,
+            )
+        return LlmError(
+            f"LLM {reply.status}: {self._excerpt(reply.body)}",
+            reply.status,
+            retryable=reply.status in self._policy.statuses,
+            retry_after=parse_retry_after(reply.headers.get("retry-after")),
+        )
+
+    def _excerpt(self, body: bytes) -> str:
+        """Return at most 200 characters of `body` without keys or account identifiers."""
+        text = body[: BODY_EXCERPT_CHARS * 20].decode("utf-8", "replace").strip()
+        if self._key:
+            text = text.replace(self._key, "***")
+        return _SECRET.sub("***", text)[:BODY_EXCERPT_CHARS]
+
+    def _raise_if_late(self, deadline: float | None) -> None:
+        if deadline is not None and self._options.clock.monotonic() >= deadline:
+            raise RunTimeoutError(f"run timeout after {self._options.timeout_ms}ms")

@@ -1,0 +1,180 @@
+"""ClientOptions: everything that shapes how a model is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import attrs
+
+from toolnexus.budget import DEFAULT_MAX_TURNS, RETRYABLE_STATUSES, RetryPolicy
+from toolnexus.clock import Clock, RealClock
+from toolnexus.codec import JsonValue
+from toolnexus.errors import ConfigError, LlmError
+from toolnexus.suspension import Answer, Request
+
+if TYPE_CHECKING:
+    import requests
+
+    from toolnexus.client.metrics import MetricEvent
+
+WaitFor: TypeAlias = Callable[[Request], Answer | None]
+"""Answers a request inline, blocking. None, or an answer to another id, declines."""
+
+OnMetric: TypeAlias = Callable[["MetricEvent"], object]
+OnError: TypeAlias = Callable[[LlmError, int], Literal["retry", "fail"] | None]
+"""Is told the error and the attempt (0 is the first); None leaves it to the retry policy."""
+
+BodyTransform: TypeAlias = Callable[[dict[str, JsonValue]], dict[str, JsonValue] | None]
+
+STYLES: Final = ("openai", "anthropic")
+
+_KEY_VARIABLES: Final = {
+    "openai": ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
+    "anthropic": ("OPENROUTER_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY"),
+}
+_KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key")
+
+
+def _whole(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is None and attribute.default is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(
+            f"{type(instance).__name__}.{attribute.name} must be a whole number from 0, "
+            f"not {value!r}"
+        )
+
+
+def _callable(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not callable(value):
+        raise ConfigError(
+            f"{type(instance).__name__}.{attribute.name} must be callable, not {value!r}"
+        )
+
+
+def _text(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is None and attribute.default is None:
+        return
+    if not isinstance(value, str):
+        raise ConfigError(
+            f"{type(instance).__name__}.{attribute.name} must be a str, not {value!r}"
+        )
+
+
+def _style(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
+    if value not in STYLES:
+        raise ConfigError(f"style must be one of {', '.join(STYLES)}, not {value!r}")
+
+
+def _mapping(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{type(instance).__name__}.{attribute.name} must be a mapping, not {value!r}"
+        )
+
+
+def _base_url(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, str) or not value.startswith(("http://", "https://", "")):
+        raise ConfigError(f"base_url must be an http(s) URL, not {value!r}")
+    if value and not value.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"base_url must begin with http:// or https://, such as "
+            f"https://api.openai.com/v1, not {value!r}"
+        )
+
+
+@attrs.frozen(kw_only=True)
+class ClientOptions:
+    """How a model is asked. Immutable; one value serves any number of clients and threads.
+
+    Attributes:
+        base_url: The endpoint, such as `https://api.openai.com/v1`.
+        style: The wire: `openai` or `anthropic`.
+        api_key: None looks in OPENROUTER_API_KEY, then the style's own variable, then the
+            other's. Never shown in a repr, a log or an error.
+        model: The model's name.
+        system_prompt: Goes first in every conversation; empty for none.
+        headers: Sent with each request, over the session's and the key's own.
+        session: A `requests.Session` of yours, for proxies, certificates or adapters. It is
+            never closed here. None makes one.
+        timeout_ms: Milliseconds for a whole run; None for no limit.
+        connect_timeout_ms: Milliseconds until a connection stands.
+        read_timeout_ms: Milliseconds between two arrivals of bytes.
+        retries: Further attempts after a failed request.
+        retry_base_ms: Milliseconds before the first retry; doubles each time.
+        retryable_statuses: HTTP statuses worth another attempt.
+        max_turns: LLM calls in one run.
+        max_tokens: Longest reply in tokens; None leaves it to the provider (Anthropic: 4096).
+        request_params: Merged over the body; `messages`, `tools` and `stream` are ignored.
+        body_transform: Sees the body last; what it returns is sent, None means unchanged.
+        on_error: Consulted for every failed attempt.
+        hooks: An object with the methods of `Hooks`, or a list of them.
+        on_metric: Called with each `MetricEvent`; what it raises is logged.
+        wait_for: Answers requests inline; without it a run that asks parks.
+        max_workers: Threads for parallel tool calls.
+        clock: Where time is read; a `VirtualClock` in tests.
+    """
+
+    base_url: str = attrs.field(default="", validator=_base_url)
+    style: str = attrs.field(default="openai", validator=_style)
+    api_key: str | None = attrs.field(default=None, repr=False, validator=_text)
+    model: str = attrs.field(default="", validator=_text)
+    system_prompt: str = attrs.field(default="", validator=_text)
+    headers: Mapping[str, str] | None = attrs.field(
+        default=None, repr=False, validator=_mapping
+    )
+    session: requests.Session | None = attrs.field(default=None, repr=False)
+    timeout_ms: int | None = attrs.field(default=None, validator=_whole)
+    connect_timeout_ms: int = attrs.field(default=10_000, validator=_whole)
+    read_timeout_ms: int = attrs.field(default=600_000, validator=_whole)
+    retries: int = attrs.field(default=2, validator=_whole)
+    retry_base_ms: int = attrs.field(default=500, validator=_whole)
+    retryable_statuses: Iterable[int] = attrs.field(
+        default=RETRYABLE_STATUSES, converter=frozenset
+    )
+    max_turns: int = attrs.field(default=DEFAULT_MAX_TURNS, validator=_whole)
+    max_tokens: int | None = attrs.field(default=None, validator=_whole)
+    request_params: Mapping[str, JsonValue] | None = attrs.field(
+        default=None, validator=_mapping
+    )
+    body_transform: BodyTransform | None = attrs.field(default=None, validator=_callable)
+    on_error: OnError | None = attrs.field(default=None, validator=_callable)
+    hooks: Any = None
+    on_metric: OnMetric | None = attrs.field(default=None, validator=_callable)
+    wait_for: WaitFor | None = attrs.field(default=None, validator=_callable)
+    max_workers: int = attrs.field(default=32, validator=_whole)
+    clock: Clock = attrs.field(factory=RealClock, repr=False)
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """The retry options as one value."""
+        return RetryPolicy(
+            self.retries, self.retry_base_ms, statuses=frozenset(self.retryable_statuses)
+        )
+
+
+def find_api_key(
+    style: str, given: str | None, headers: Mapping[str, str], session: object = None
+) -> str:
+    """Return the key for `style`, or "" where the headers or the session's auth carry one.
+
+    Raises:
+        ConfigError: There is none anywhere; the message lists where it was looked for.
+    """
+    if given:
+        return given
+    if any(name.lower() in _KEY_HEADERS for name in headers):
+        return ""
+    own: Mapping[str, str] = getattr(session, "headers", {})
+    if getattr(session, "auth", None) or any(name.lower() in _KEY_HEADERS for name in own):
+        return ""
+    variables = _KEY_VARIABLES[style]
+    for variable in variables:
+        if os.environ.get(variable):
+            return os.environ[variable]
+    raise ConfigError(
+        f"No API key: give api_key, or set one of {', '.join(variables)} "
+        "(a local server that needs none takes any text)"
+    )

@@ -1,0 +1,186 @@
+"""Turn: the working state of one run, at a consistent point after every step."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import attrs
+
+from toolnexus.checkpoint import CallState, Checkpoint
+from toolnexus.messages import Message, Usage
+from toolnexus.suspension import Answer, Request
+from toolnexus.toolspec import ToolResult
+from toolnexus.wire.base import ModelReply
+
+NOT_STARTED: Final = "not executed: {reason}"
+UNKNOWN_OUTCOME: Final = (
+    "{reason} while the call was in flight: it may or may not have taken effect"
+)
+NO_ANSWER: Final = "not executed: {reason} before the question was answered: {prompt}"
+
+
+class Turn:
+    """The messages of a run so far, and where each call of the last reply stands.
+
+    Every change is one method that takes `lock`, so a thread that interrupts the run finds it
+    between two steps. Messages are never changed once they are in.
+    """
+
+    __slots__ = ("base", "calls", "lock", "messages", "run", "tool_calls", "turns", "usage")
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        base: int,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self.lock = lock or threading.RLock()
+        # -- guarded by lock --------------------------------------------------------------
+        self.run = secrets.token_hex(8)
+        self.base = base
+        self.messages = list(messages)
+        self.calls: list[CallState] = []
+        self.turns = 0
+        self.usage = Usage()
+        self.tool_calls = 0
+
+    @classmethod
+    def restore(
+        cls, saved: Checkpoint, lock: AbstractContextManager[Any] | None = None
+    ) -> Turn:
+        """Return the turn that `saved` was taken from."""
+        turn = cls(saved.messages, saved.base, lock)
+        turn.run = saved.run
+        turn.calls = list(saved.calls)
+        turn.turns = saved.turns
+        turn.usage = saved.usage
+        turn.tool_calls = saved.tool_calls
+        return turn
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the turn as a value."""
+        with self.lock:
+            return Checkpoint(
+                run=self.run,
+                base=self.base,
+                messages=tuple(self.messages),
+                calls=tuple(self.calls),
+                turns=self.turns,
+                usage=self.usage,
+                tool_calls=self.tool_calls,
+            )
+
+    def add_reply(self, reply: ModelReply) -> None:
+        """Take a model's reply in; its calls become ready."""
+        with self.lock:
+            self.messages.append(reply.message)
+            self.turns += 1
+            self.usage = self.usage + reply.usage
+            self.tool_calls += len(reply.calls)
+            self.calls = [CallState(call.id, call.name, call.arguments) for call in reply.calls]
+
+    def start(self, index: int) -> CallState:
+        """Mark a call as in flight and return it as it was, its answer taken out."""
+        with self.lock:
+            call = self.calls[index]
+            self.calls[index] = attrs.evolve(
+                call, status="started", attempt=call.attempt + 1, answer=None
+            )
+            return call
+
+    def rewrite(self, index: int, arguments: str) -> None:
+        """Keep the arguments that are executed where a hook changed them."""
+        with self.lock:
+            self.calls[index] = attrs.evolve(self.calls[index], arguments=arguments)
+
+    def open(self, index: int, request: Request, asked_at: str) -> None:
+        """Park a call on a question."""
+        with self.lock:
+            self.calls[index] = attrs.evolve(
+                self.calls[index], status="open", request=request, asked_at=asked_at
+            )
+
+    def attach(self, index: int, child: str) -> None:
+        """Record which handle a delegating call runs."""
+        with self.lock:
+            self.calls[index] = attrs.evolve(self.calls[index], child=child)
+
+    def answer(self, index: int, answer: Answer) -> None:
+        """Accept an answer; the next pass over the calls executes it."""
+        with self.lock:
+            self.calls[index] = attrs.evolve(self.calls[index], answer=answer)
+
+    def rewind(self, index: int) -> None:
+        """Put a call back to where it can be executed again; its child stays attached."""
+        with self.lock:
+            self.calls[index] = attrs.evolve(self.calls[index], status="ready")
+
+    def finish(self, index: int, result: ToolResult) -> None:
+        """Give a call its final result."""
+        with self.lock:
+            self.calls[index] = attrs.evolve(
+                self.calls[index],
+                status="done",
+                request=None,
+                asked_at=None,
+                answer=None,
+                result=result,
+            )
+
+    def close_calls(self) -> None:
+        """Move the results of finished calls into the transcript, in call order."""
+        with self.lock:
+            self.messages.extend(tool_message(call) for call in self.calls)
+            self.calls = []
+
+    def transcript(self) -> list[Message]:
+        """Return the messages with the results of the calls that have one."""
+        with self.lock:
+            done = [tool_message(call) for call in self.calls if call.result is not None]
+            return [*self.messages, *done]
+
+    def settled_transcript(self, reason: str) -> list[Message]:
+        """Return the messages with every call closed, saying truthfully how.
+
+        Args:
+            reason: Why the run stopped, such as `interrupted`.
+        """
+        with self.lock:
+            return [
+                *self.messages,
+                *(tool_message(settle_call(call, reason)) for call in self.calls),
+            ]
+
+
+def settle_call(call: CallState, reason: str) -> CallState:
+    """Return `call` with a result; one that has none is told what is known of it."""
+    if call.result is not None:
+        return call
+    if call.status == "ready" and call.child is None:
+        text = NOT_STARTED.format(reason=reason)
+    elif call.status == "open" and call.request is not None and call.child is None:
+        text = NO_ANSWER.format(reason=reason, prompt=call.request.prompt)
+    else:
+        text = UNKNOWN_OUTCOME.format(reason=reason)
+    return attrs.evolve(
+        call, status="done", request=None, answer=None, result=ToolResult.error(text)
+    )
+
+
+def settled_checkpoint(turn: Turn, reason: str) -> Checkpoint:
+    """Return the turn as a value with every call closed, saying truthfully how."""
+    saved = turn.checkpoint()
+    return attrs.evolve(saved, calls=tuple(settle_call(call, reason) for call in saved.calls))
+
+
+def tool_message(call: CallState) -> Message:
+    """Return the transcript's message for a finished call."""
+    result = call.result or ToolResult.error("no result")
+    message: Message = {"role": "tool", "tool_call_id": call.id, "content": result.output}
+    if result.is_error:
+        message["_is_error"] = True
+    return message

@@ -1,0 +1,115 @@
+"""JSON in and out: one canonical form, what is not JSON, lone surrogates."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from toolnexus.errors import WireFormatError
+
+JsonValue: TypeAlias = Any
+"""A value that `json` writes without loss: None, bool, int, float, str, list, dict of str."""
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def dumps(value: JsonValue) -> str:
+    """Return compact JSON text.
+
+    Raises:
+        TypeError: A part is not JSON.
+        ValueError: NaN or an infinity, or a value that contains itself.
+    """
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def encode(value: JsonValue) -> bytes:
+    """Return compact JSON as UTF-8; a lone surrogate becomes U+FFFD, never an error."""
+    text = dumps(value)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return well_formed(text).encode()
+
+
+def well_formed(text: str) -> str:
+    """Return `text` as valid Unicode: surrogate pairs joined, lone surrogates as U+FFFD."""
+    if not _SURROGATE.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def loads(text: str | bytes) -> JsonValue:
+    """Parse strict JSON.
+
+    Raises:
+        ValueError: The text is not JSON; no NaN, infinity, number beyond a float.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8-sig")
+    try:
+        return _decoder.decode(text)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is beyond a float")
+    return number
+
+
+_decoder: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
+
+
+def check_json(value: object, where: str) -> None:
+    """Raise unless `value` is JSON to the letter (string keys, finite numbers, no tuples lost).
+
+    Raises:
+        WireFormatError: It is not; the message names the place and the value's type.
+    """
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WireFormatError(f"{where} must be JSON: {error}") from None
+    _check_keys(value, where)
+
+
+def _check_keys(value: object, where: str) -> None:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise WireFormatError(f"{where} must have string keys, not {key!r}")
+            _check_keys(item, f"{where}[{key!r}]")
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        for index, item in enumerate(value):
+            _check_keys(item, f"{where}[{index}]")
+
+
+def refuse_unknown(
+    cls: str, data: object, known: Sequence[str], required: Sequence[str]
+) -> Mapping[str, JsonValue]:
+    """Return `data` as a mapping that has the required keys and no unknown one.
+
+    Raises:
+        WireFormatError: It is not a mapping, or the message names the keys at fault.
+    """
+    if not isinstance(data, Mapping):
+        raise WireFormatError(f"{cls} must be an object, not {type(data).__name__}")
+    unknown = sorted(str(key) for key in data if key not in known)
+    if unknown:
+        raise WireFormatError(
+            f"{cls} has unknown keys {', '.join(unknown)}; known: {', '.join(known)}"
+        )
+    missing = [key for key in required if key not in data]
+    if missing:
+        raise WireFormatError(f"{cls} lacks {', '.join(missing)}")
+    return data

@@ -1,0 +1,149 @@
+"""Every exception of toolnexus, under one root.
+
+All arguments reach `Exception.__init__`, so each error survives pickling (a Celery worker
+pickles what it raises); the text is made in `__str__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from toolnexus.suspension import Answer
+
+BODY_EXCERPT_CHARS: Final = 200
+"""How much of a provider's reply an error may quote."""
+
+
+class ToolnexusError(Exception):
+    """The root of all errors raised by toolnexus."""
+
+
+class ConfigError(ToolnexusError):
+    """Options, definitions or arguments given by the host do not make sense."""
+
+
+class WireFormatError(ToolnexusError, ValueError):
+    """A stored or received value is not of the form its class reads."""
+
+
+class ToolSchemaError(ToolnexusError):
+    """A function cannot be offered as a tool; the message names the function and the part."""
+
+
+class StoreError(ToolnexusError):
+    """A store could not read or write."""
+
+
+class Cancelled(ToolnexusError):
+    """The work was told to stop through its `CancelToken`."""
+
+    def __init__(self, reason: str = "run cancelled") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class SpawnError(ToolnexusError):
+    """A spawn was refused; the text is the reason."""
+
+
+class IllegalTransitionError(ToolnexusError):
+    """A handle was asked for a move that the state table does not have."""
+
+    def __init__(self, handle_id: str, state: str, cause: str) -> None:
+        super().__init__(handle_id, state, cause)
+        self.handle_id = handle_id
+        self.state = state
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"{self.handle_id}: no move for {self.cause} from {self.state}"
+
+
+class ResumeError(ToolnexusError):
+    """An answer could not be accepted; nothing has changed."""
+
+
+class NothingSuspended(ResumeError):
+    """No handle of this runtime waits for an answer."""
+
+    def __init__(self, answer_id: str) -> None:
+        super().__init__(answer_id)
+        self.answer_id = answer_id
+
+    def __str__(self) -> str:
+        return f"nothing is suspended, so answer {self.answer_id!r} fits no request"
+
+
+class UnknownRequest(ResumeError):
+    """No open request has the answer's id."""
+
+    def __init__(self, answer_id: str, open_ids: Sequence[str] = ()) -> None:
+        super().__init__(answer_id, tuple(open_ids))
+        self.answer_id = answer_id
+        self.open_ids = tuple(open_ids)
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.open_ids[:5]) or "none"
+        more = f" and {len(self.open_ids) - 5} more" if len(self.open_ids) > 5 else ""
+        return f"no open request has the id {self.answer_id!r} (open: {shown}{more})"
+
+
+class AlreadyAnswered(ResumeError):
+    """The request was answered before, differently; `recorded` is the answer that counts."""
+
+    def __init__(self, recorded: Answer) -> None:
+        super().__init__(recorded)
+        self.recorded = recorded
+
+    def __str__(self) -> str:
+        return (
+            f"request {self.recorded.id!r} was answered before with ok={self.recorded.ok}; "
+            "the recorded answer stands"
+        )
+
+
+class RequestExpired(ResumeError):
+    """The answer came after the request's `expires_at`; only a decline is still accepted."""
+
+    def __init__(self, request_id: str, expires_at: str) -> None:
+        super().__init__(request_id, expires_at)
+        self.request_id = request_id
+        self.expires_at = expires_at
+
+    def __str__(self) -> str:
+        return (
+            f"request {self.request_id!r} expired at {self.expires_at}; it can only be declined"
+        )
+
+
+class LlmError(ToolnexusError):
+    """A model could not be asked, or its reply could not be used.
+
+    Attributes:
+        message: The text, with at most 200 characters of the provider's body and never a key.
+        status: HTTP status; None where there was no reply.
+        retryable: Whether the same request may succeed later.
+        retry_after: Seconds the provider asked to wait; None where it said nothing usable.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        status: int | None = None,
+        retryable: bool = False,  # noqa: FBT001, FBT002 - positional, so that pickling works
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, status, retryable, retry_after)
+        self.message = message
+        self.status = status
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class RunTimeoutError(LlmError):
+    """The run's own deadline (`timeout_ms`) passed."""

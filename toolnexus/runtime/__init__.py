@@ -1,0 +1,1 @@
+"""The runtime: handles, their moves, and the verbs that cause them."""

@@ -1,0 +1,129 @@
+"""Answers: accepting them, going on with the turn that waited, and the ancestors after it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from toolnexus.errors import ConfigError, RequestExpired
+from toolnexus.messages import TaskResult
+from toolnexus.runtime import ledger
+from toolnexus.runtime.book import Accepted, OpenRequest
+from toolnexus.runtime.core import Core
+from toolnexus.runtime.effects import Effects
+from toolnexus.runtime.handle import Handle
+from toolnexus.runtime.run import Run, current_run
+from toolnexus.runtime.spawning import Spawning
+from toolnexus.runtime.state import Cause
+from toolnexus.runtime.waiting import Waiting
+from toolnexus.suspension import Answer, Request, format_time
+
+
+class Answers:
+    """Takes answers in and sees the cascade through."""
+
+    def __init__(self, core: Core, spawning: Spawning, waiting: Waiting) -> None:
+        self._core = core
+        self._spawning = spawning
+        self._waiting = waiting
+
+    def resume(self, answer: Answer) -> None:
+        """Accept `answer` and block until no ancestor can go on. See `AgentRuntime.resume`."""
+        handle, run = self.accept(answer)
+        self.see_through(handle, run)
+
+    def accept(self, answer: Answer) -> tuple[Handle, Run | None]:
+        """Record `answer` and start what it sets going.
+
+        Returns:
+            The handle that asked, and its run where this call started one.
+
+        Raises:
+            ResumeError: The answer fits nothing; nothing has changed.
+        """
+        if not isinstance(answer, Answer):
+            raise ConfigError(
+                f"resume takes an Answer, such as Answer(request.id, ok=True), not {answer!r}"
+            )
+        core = self._core
+        with core.deciding() as effects:
+            found = core.book.find(answer)
+            if isinstance(found, Accepted):
+                return found.handle, self._again_locked(found.handle, effects)
+            return found.handle, self._accept_locked(found, answer, effects)
+
+    def retry(self, handle: Handle) -> TaskResult:
+        """Go on with the turn that failed, here or below. See `AgentRuntime.retry`."""
+        core = self._core
+        with core.deciding() as effects:
+            run = self._spawning.retry_locked(handle, effects, is_awaited=True)
+            last = handle.last_result
+            if run is None:
+                if last is None:
+                    raise ConfigError(f"{handle!r} has no turn to retry")
+                return last
+        self.see_through(handle, run)
+        result = handle.last_result
+        assert result is not None  # noqa: S101 - the run has ended
+        return result
+
+    def _accept_locked(
+        self, found: OpenRequest, answer: Answer, effects: Effects
+    ) -> Run | None:
+        core, handle = self._core, found.handle
+        call = core.calls_locked(handle)[found.index]
+        assert call.request is not None  # noqa: S101 - an open call has one
+        self._refuse_late(call.request, answer)
+        core.book.accept(answer)
+        ok = str(answer.ok).lower()
+        core.note_locked(handle, f"resume with Answer(ok={ok}) at checkpoint", effects)
+        running = handle._run
+        if running is not None and running.turn is not None:
+            # A replay for an earlier answer is under way; it looks again before it parks.
+            running.turn.answer(found.index, answer)
+            return None
+        halted = handle._parked
+        assert halted is not None  # noqa: S101 - its request is open
+        run = core.replay_locked(handle, halted, effects, is_awaited=True)
+        assert run.turn is not None  # noqa: S101 - a replay has its turn
+        run.turn.answer(found.index, answer)
+        return run
+
+    def _again_locked(self, handle: Handle, effects: Effects) -> Run | None:
+        """A known answer executes nothing, but a turn that failed after it goes on."""
+        failed = handle._failed
+        if failed is None or not failed.stalls or failed.checkpoint is None:
+            return None
+        return self._spawning.retry_locked(handle, effects, is_awaited=True)
+
+    def _refuse_late(self, request: Request, answer: Answer) -> None:
+        expires_at = request.expires_at
+        if expires_at is not None and answer.ok and self._core.clock.now() >= expires_at:
+            raise RequestExpired(request.id, format_time(expires_at))
+
+    def see_through(self, handle: Handle, run: Run | None) -> None:
+        """Execute what nobody has begun, and wait until no ancestor is at it any more."""
+        if run is not None and run.is_started and run.claim():
+            run.execute()
+        if self._is_inside(handle):
+            return  # called by a tool of a turn that the cascade waits for
+        while (busy := self._replaying(handle)) is not None:
+            one, future = busy
+            self._waiting.wait(one, future)
+
+    def _replaying(self, handle: Handle) -> tuple[Handle, Future[TaskResult]] | None:
+        core = self._core
+        with core.lock:
+            for one in ledger.chain(handle):
+                run = one._run
+                if run is not None and (run.cause is Cause.REPLAY or run.is_retry):
+                    return one, core.new_future_locked(one)
+        return None
+
+    @staticmethod
+    def _is_inside(handle: Handle) -> bool:
+        mine = current_run.get()
+        if mine is None:
+            return False
+        return any(one is mine.handle for one in ledger.chain(handle)) or any(
+            one is handle for one in ledger.chain(mine.handle)
+        )

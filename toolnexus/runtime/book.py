@@ -1,0 +1,114 @@
+"""RequestBook: which requests are open, and which answers were accepted.
+
+Every method is called with the runtime's lock held.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from toolnexus import codec
+from toolnexus.checkpoint import CallState, Checkpoint
+from toolnexus.errors import AlreadyAnswered, NothingSuspended, UnknownRequest
+from toolnexus.suspension import Answer, new_request_id
+
+if TYPE_CHECKING:
+    from toolnexus.runtime.handle import Handle
+
+_ANSWERED_KEPT: Final = 4_096
+"""Accepted answers remembered, so that a second delivery is known for what it is."""
+
+
+@attrs.frozen
+class OpenRequest:
+    """Where the answer to an open request goes."""
+
+    handle: Handle
+    index: int
+
+
+@attrs.frozen
+class Accepted:
+    """An answer that was accepted, and the handle it went to."""
+
+    answer: Answer
+    handle: Handle
+
+
+class RequestBook:
+    """The open requests by id, and the last accepted answers."""
+
+    __slots__ = ("_answered", "_open")
+
+    def __init__(self) -> None:
+        self._open: dict[str, OpenRequest] = {}
+        self._answered: OrderedDict[str, Accepted] = OrderedDict()
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._open
+
+    def __iter__(self) -> Iterator[OpenRequest]:
+        return iter(self._open.values())
+
+    def park(self, handle: Handle, parked: Checkpoint) -> Checkpoint:
+        """Open the requests of a turn that parks, and return it with their ids unique.
+
+        A tool may give every request the same id; an answer to one must never fit another, so
+        an id that is or was in use is replaced.
+        """
+        calls = list(parked.calls)
+        for index, call in enumerate(calls):
+            if call.status != "open" or call.child is not None or call.request is None:
+                continue
+            known = self._open.get(call.request.id)
+            if known is not None and known.handle is handle and known.index == index:
+                continue
+            if known is not None or call.request.id in self._answered:
+                request = attrs.evolve(call.request, id=new_request_id())
+                calls[index] = call = attrs.evolve(call, request=request)
+            assert call.request is not None  # noqa: S101 - checked above
+            self._open[call.request.id] = OpenRequest(handle, index)
+        return attrs.evolve(parked, calls=tuple(calls))
+
+    def withdraw(self, calls: tuple[CallState, ...]) -> None:
+        """Close the requests of `calls`: no answer fits them any more."""
+        for call in calls:
+            if call.status == "open" and call.child is None and call.request is not None:
+                self._open.pop(call.request.id, None)
+
+    def find(self, answer: Answer) -> OpenRequest | Accepted:
+        """Return the open request that `answer` fits, or the equal answer accepted before.
+
+        Raises:
+            AlreadyAnswered: The request was answered, differently.
+            UnknownRequest: No request has that id.
+            NothingSuspended: No request is open at all.
+        """
+        accepted = self._answered.get(answer.id)
+        if accepted is not None:
+            if _says_the_same(accepted.answer, answer):
+                return accepted
+            raise AlreadyAnswered(accepted.answer)
+        found = self._open.get(answer.id)
+        if found is not None:
+            return found
+        if self._open:
+            raise UnknownRequest(answer.id, tuple(self._open))
+        raise NothingSuspended(answer.id)
+
+    def accept(self, answer: Answer) -> OpenRequest:
+        """Move a request from open to answered; from now on no other answer is taken."""
+        found = self._open.pop(answer.id)
+        self._answered[answer.id] = Accepted(answer, found.handle)
+        if len(self._answered) > _ANSWERED_KEPT:
+            self._answered.popitem(last=False)
+        return found
+
+
+def _says_the_same(first: Answer, second: Answer) -> bool:
+    """Compare what counts. Through JSON, because True equals 1 in Python."""
+    return first.ok is second.ok and codec.dumps(first.data) == codec.dumps(second.data)

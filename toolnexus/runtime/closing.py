@@ -1,0 +1,200 @@
+"""Interrupting and closing: how turns are stopped and handles end."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from toolnexus.client.turn import Turn, settled_checkpoint
+from toolnexus.clock import Signal
+from toolnexus.runtime.core import Core
+from toolnexus.runtime.effects import Effects
+from toolnexus.runtime.handle import FailedTurn, Handle
+from toolnexus.runtime.run import End, Run, current_run
+from toolnexus.runtime.state import Cause, State
+
+logger = logging.getLogger(__name__)
+
+_GRACE_SECONDS: Final = 0.05
+"""How long an interrupted turn has to unwind by itself: an aborted request takes under a
+millisecond, foreign code may take for ever."""
+
+_INTERRUPTED: Final = End("interrupted", "interrupted")
+
+
+class Closing:
+    """Stops turns, and ends handles with everything below them."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def interrupt(self, handle: Handle) -> None:
+        """End what `handle` is doing, and what its halted or running task calls do."""
+        core = self._core
+        with core.deciding() as effects:
+            top = self._top_locked(handle)
+            affected = self._below_locked(top)
+            runs = [one._run for one in affected if one._run is not None]
+            for run in runs:
+                effects.add(run.cancel.cancel, "interrupted")
+            if not runs:
+                self._withdraw_locked(affected, effects)
+        if runs:
+            self._unwind(runs)
+            with core.deciding() as effects:
+                self._force_locked(runs, effects)
+                self._withdraw_locked(affected, effects)
+
+    def close(self, handle: Handle, *, force: bool = False, reason: str | None = None) -> None:
+        """End `handle` and everything below it, leaves first. Idempotent."""
+        core = self._core
+        with core.lock:
+            if handle._is_closing or handle._state is State.CLOSED:
+                return
+            doomed = []
+            for one in core.subtree_locked(handle):
+                if not one._is_closing:
+                    one._is_closing = True
+                    doomed.append(one)
+            runs = [one._run for one in doomed if one._run is not None]
+        if runs and not force:
+            self._let_finish(runs)
+        self._stop(runs)
+        why = reason or ("interrupted" if force else "closed")
+        # Children were appended after their parents, so from the back it is leaves first.
+        for one in reversed(doomed):
+            self._end(one, why)
+
+    def _stop(self, runs: list[Run]) -> None:
+        core = self._core
+        with core.deciding() as effects:
+            late = [run for run in runs if not run.is_over]
+            for run in late:
+                core.note_locked(run.handle, "escalate to interrupt", effects)
+                effects.add(run.cancel.cancel, "interrupted")
+        if late:
+            self._unwind(late)
+            with core.deciding() as effects:
+                self._force_locked(late, effects)
+
+    def _end(self, handle: Handle, why: str) -> None:
+        """Take one handle to `closed`; its children are closed already."""
+        if handle.definition.on_close is not None:
+            try:
+                handle.definition.on_close(handle, why)
+            except Exception:
+                logger.exception(
+                    "%s: on_close failed; the handle closes all the same", handle.id
+                )
+        core = self._core
+        with core.deciding() as effects:
+            if handle._state is State.CLOSED:
+                return
+            if handle._run is not None:
+                # Woken between the interrupt and now is impossible; queued is not.
+                core.settle_locked(handle._run, _INTERRUPTED, effects)
+            if handle._parked is not None:
+                core.book.withdraw(handle._parked.calls)
+            core.move_locked(handle, Cause.CLOSE, why, effects)
+            last = handle.last_result
+            closed = core.result_locked(handle, End("closed", why))
+            if last is None or last.status == "pending":
+                handle.last_result = closed
+            waiters, handle._waiters = handle._waiters, None
+            for future in waiters or ():
+                effects.settle(future, closed)
+            core.remove_locked(handle)
+            following = core.continue_parent_locked(handle, effects)
+            if following is not None and following.is_started:
+                effects.add(core.pool.submit, following)
+
+    # -- whom an interrupt reaches ------------------------------------------------------------
+
+    def _top_locked(self, handle: Handle) -> Handle:
+        """Return the highest suspended ancestor that waits, call by call, for `handle`."""
+        top = handle
+        if handle._parked is None:
+            return top
+        while top.parent is not None and top.parent._parked is not None:
+            if not any(call.child == top.id for call in top.parent._parked.calls):
+                break
+            top = top.parent
+        return top
+
+    def _below_locked(self, top: Handle) -> list[Handle]:
+        """Return `top` and, through their unfinished calls, everybody who works for it."""
+        found = [top]
+        for one in found:
+            for call in self._core.calls_locked(one):
+                child = self._core.handles.get(call.child or "")
+                if child is not None and call.status != "done":
+                    found.append(child)
+        return found
+
+    # -- how it ends them ---------------------------------------------------------------------
+
+    def _unwind(self, runs: list[Run]) -> None:
+        """Give cancelled turns a moment to end by themselves."""
+        inside = _runs_of_this_thread()
+        self._await_end([run for run in runs if run not in inside], _GRACE_SECONDS)
+
+    def _let_finish(self, runs: list[Run]) -> None:
+        """Give running turns the shutdown time; a queued one will not begin any more."""
+        inside = _runs_of_this_thread()
+        waited = [run for run in runs if run.is_started and run not in inside]
+        self._await_end(waited, self._core.options.shutdown_ms / 1000)
+
+    def _await_end(self, runs: list[Run], seconds: float) -> None:
+        clock = self._core.clock
+        limit = clock.monotonic() + seconds
+        for run in runs:
+            ended = Signal()
+            with self._core.lock:
+                if run.is_over:
+                    continue
+                run.watchers.append(ended)
+            while not run.is_over:
+                left = limit - clock.monotonic()
+                if left <= 0 or (clock.wait(ended, left) and not run.is_over):
+                    break
+
+    def _force_locked(self, runs: list[Run], effects: Effects) -> None:
+        """Settle what has not ended: its thread is in foreign code, or never began."""
+        for run in runs:
+            if run.is_over:
+                continue
+            if run.is_started and not run.claim():
+                run.is_stale = True
+                run.handle._stale_runs += 1
+            following = self._core.settle_locked(run, _INTERRUPTED, effects)
+            if following is not None and following.is_started:
+                effects.add(self._core.pool.submit, following)
+
+    def _withdraw_locked(self, handles: list[Handle], effects: Effects) -> None:
+        """Take back the requests of parked handles; all of them go to `idle`."""
+        core = self._core
+        for handle in handles:
+            parked = handle._parked
+            if parked is None:
+                continue
+            request = core.pending_of_locked(handle)
+            kind = "" if request is None else request.kind
+            core.book.withdraw(parked.calls)
+            turn = Turn.restore(parked, core.lock)
+            handle._transcript = turn.settled_transcript("interrupted")
+            handle._failed = FailedTurn(None, settled_checkpoint(turn, "interrupted"))
+            handle._parked = None
+            why = f'interrupt cancelled pending "{kind}"'
+            core.move_locked(handle, Cause.WITHDRAW, why, effects)
+            core.publish_locked(handle, _INTERRUPTED, effects)
+
+
+def _runs_of_this_thread() -> list[Run]:
+    """Return the run whose tool this is, and the runs of the ancestors that wait for it."""
+    run = current_run.get()
+    found = []
+    while run is not None:
+        found.append(run)
+        parent = run.handle.parent
+        run = None if parent is None else parent._run
+    return found

@@ -1,0 +1,141 @@
+"""AgentDef: what an agent is, apart from any run of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from toolnexus.budget import EMPTY_BUDGET, Budget
+from toolnexus.client.client import index_tools
+from toolnexus.client.options import OnMetric, WaitFor
+from toolnexus.errors import ConfigError
+from toolnexus.toolspec import Tool, require_tool_name
+
+if TYPE_CHECKING:
+    from toolnexus.runtime.handle import Handle
+
+TASK = "task"
+"""The name of the tool through which a model delegates."""
+
+
+def _tuple(value: object) -> tuple[Any, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ConfigError(f"expected a list, not {value!r}")
+    return tuple(value)
+
+
+def _name(_instance: AgentDef, _attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, str) or not value or "/" in value:
+        raise ConfigError(f"an agent's name is a text without '/', not {value!r}")
+    require_tool_name(value)
+
+
+def _tools(instance: AgentDef, _attribute: attrs.Attribute[Any], value: Any) -> None:
+    names = index_tools(value)
+    if instance.team and TASK in names:
+        raise ConfigError(
+            f"agent {instance.name!r}: the tool name {TASK!r} is taken by its team; rename it"
+        )
+
+
+def _team(instance: AgentDef, _attribute: attrs.Attribute[Any], value: Any) -> None:
+    for member in value:
+        if not isinstance(member, str):
+            raise ConfigError(
+                f"agent {instance.name!r}: a team lists names of agents, not {member!r}"
+            )
+
+
+def _is(kind: type) -> Any:
+    def check(instance: AgentDef, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, kind):
+            raise ConfigError(
+                f"agent {instance.name!r}: {attribute.name} must be a {kind.__name__}, "
+                f"not {value!r}"
+            )
+
+    return check
+
+
+def _callable(instance: AgentDef, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not callable(value):
+        raise ConfigError(
+            f"agent {instance.name!r}: {attribute.name} must be callable, not {value!r}"
+        )
+
+
+@attrs.frozen(eq=False)
+class AgentDef:
+    """What an agent is. Immutable: one serves any number of runtimes and threads.
+
+    Attributes:
+        name: How others call it; also the middle of its handles' ids.
+        does: One line for the models that may delegate to it.
+        soul: Its system prompt.
+        model: A model's name; `inherit` takes the parent's, in the end the runtime's.
+        tools: What its model may call.
+        team: Names of the agents it may delegate to; empty for no `task` tool.
+        members: Definitions of team members that go before the registry's.
+        budget: Its limits.
+        wait_for: Answers the requests of this agent and of everything below it, inline.
+        on_spawn: Called with each new handle; what it raises refuses the spawn.
+        on_close: Called with the handle and the reason before it closes; errors are logged.
+        hooks: Replaces the runtime's hooks for this agent.
+        on_metric: Replaces the runtime's `on_metric` for this agent.
+    """
+
+    name: str = attrs.field(validator=_name)
+    does: str = attrs.field(default="", validator=_is(str))
+    soul: str = attrs.field(default="", validator=_is(str))
+    model: str = attrs.field(default="inherit", validator=_is(str))
+    team: tuple[str, ...] = attrs.field(
+        default=(), converter=_tuple, kw_only=True, validator=_team
+    )
+    tools: tuple[Tool, ...] = attrs.field(
+        default=(), converter=_tuple, kw_only=True, validator=_tools
+    )
+    members: Mapping[str, AgentDef] = attrs.field(factory=dict, kw_only=True, repr=False)
+    budget: Budget = attrs.field(default=EMPTY_BUDGET, kw_only=True, validator=_is(Budget))
+    wait_for: WaitFor | None = attrs.field(default=None, kw_only=True, validator=_callable)
+    on_spawn: Callable[[Handle], object] | None = attrs.field(
+        default=None, kw_only=True, validator=_callable
+    )
+    on_close: Callable[[Handle, str], object] | None = attrs.field(
+        default=None, kw_only=True, validator=_callable
+    )
+    hooks: Any = attrs.field(default=None, kw_only=True)
+    on_metric: OnMetric | None = attrs.field(default=None, kw_only=True, validator=_callable)
+
+
+def index_registry(registry: object) -> dict[str, AgentDef]:
+    """Return the definitions by name.
+
+    Args:
+        registry: A mapping of names, or an iterable of definitions.
+
+    Raises:
+        ConfigError: An entry is no definition, two share a name, or a team names nobody.
+    """
+    if isinstance(registry, Mapping):
+        pairs = list(registry.items())
+    elif isinstance(registry, Iterable) and not isinstance(registry, (str, bytes)):
+        pairs = [(getattr(one, "name", None), one) for one in registry]
+    else:
+        raise ConfigError(f"registry must be a mapping or a list of AgentDef, not {registry!r}")
+    known: dict[str, AgentDef] = {}
+    for name, one in pairs:
+        if not isinstance(one, AgentDef):
+            raise ConfigError(f"registry holds AgentDef, not {one!r}")
+        if name in known:
+            raise ConfigError(f"two agents are named {name!r}; rename one")
+        known[str(name)] = one
+    for name, one in known.items():
+        strangers = [m for m in one.team if m not in known and m not in one.members]
+        if strangers:
+            raise ConfigError(
+                f"agent {name!r}: its team names {', '.join(map(repr, strangers))}, "
+                f"which the registry does not have (known: {', '.join(sorted(known))})"
+            )
+    return known

@@ -1,0 +1,281 @@
+"""Handle: one spawned agent, its state, and the read-only views of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+
+from toolnexus.budget import Budget
+from toolnexus.checkpoint import Checkpoint
+from toolnexus.codec import JsonValue
+from toolnexus.errors import SpawnError
+from toolnexus.messages import InboxItem, Message, TaskResult
+from toolnexus.runtime import state
+from toolnexus.runtime.definition import AgentDef
+from toolnexus.runtime.state import State
+from toolnexus.suspension import Request
+
+if TYPE_CHECKING:
+    from toolnexus.runtime.core import Core
+    from toolnexus.runtime.run import Run
+
+
+@attrs.frozen
+class FailedTurn:
+    """What `retry` goes on with.
+
+    Attributes:
+        prompt: What the turn was woken with.
+        checkpoint: Where it stopped; None where no model reply had come, so that nothing of it
+            was kept.
+        stalls: Whether it failed for want of a provider or of budget: then a parent that
+            reattaches waits for the retry and does not take the failure for the result.
+    """
+
+    prompt: str | None
+    checkpoint: Checkpoint | None
+    stalls: bool = False
+
+
+class Handle:
+    """One spawned agent. Made by `AgentRuntime.spawn`; a capability, not a registry key.
+
+    Every attribute can be read from any thread. `state` is read without a lock; it is never
+    torn. For a consistent picture of many handles take `AgentRuntime.list()`.
+
+    Attributes:
+        id: Deterministic and parent-scoped, such as `root/coordinator.1/explore.2`.
+        definition: What it was spawned from.
+        parent: The handle above; None for the root.
+        depth: 0 for the root, 1 for its children.
+        budget: The limits in force, after carving.
+        turns_total: LLM calls of its own.
+        usage_total: Tokens of its own LLM calls.
+        usage_tree: Tokens of its own LLM calls and its descendants'.
+        last_result: What its last turn gave; None before the first.
+    """
+
+    State: ClassVar[type[State]] = State
+
+    __slots__ = (
+        "__weakref__",
+        "_children",
+        "_core",
+        "_failed",
+        "_inbox",
+        "_is_closing",
+        "_parked",
+        "_queue",
+        "_run",
+        "_running_children",
+        "_running_since",
+        "_spawned",
+        "_stale_runs",
+        "_state",
+        "_tool_calls",
+        "_transcript",
+        "_waiters",
+        "_wake_again",
+        "_wall",
+        "budget",
+        "definition",
+        "depth",
+        "id",
+        "last_result",
+        "parent",
+        "turns_total",
+        "usage_total",
+        "usage_tree",
+    )
+
+    def __init__(
+        self,
+        core: Core,
+        handle_id: str,
+        definition: AgentDef,
+        parent: Handle | None,
+        budget: Budget,
+    ) -> None:
+        self.id = handle_id
+        self.definition = definition
+        self.parent: Handle | None = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.budget = budget
+        # -- guarded by the runtime's lock ------------------------------------------------
+        self._core: Core = core
+        self._state = State.IDLE
+        self._inbox: list[InboxItem] = []
+        # Live children only; the empty dicts and lists are made when first needed, since a
+        # runtime may hold very many parked handles.
+        self._children: Mapping[str, Handle] = _NO_CHILDREN
+        self._spawned = 0
+        self._transcript: list[Message] = []
+        self._run: Run | None = None
+        # Runs that were interrupted while foreign code had their thread; until they are gone
+        # no other turn may start on top.
+        self._stale_runs = 0
+        self._parked: Checkpoint | None = None
+        self._failed: FailedTurn | None = None
+        self._waiters: list[Future[TaskResult]] | None = None
+        self._wake_again = False
+        self._is_closing = False
+        # Children whose turn waits for one of the max_concurrent places, in wake order.
+        self._queue: deque[Run] | None = None
+        self._running_children = 0
+        self._tool_calls = 0
+        self._wall = 0.0
+        self._running_since: float | None = None
+        self.turns_total = 0
+        self.usage_total = 0
+        self.usage_tree = 0
+        self.last_result: TaskResult | None = None
+
+    @property
+    def state(self) -> state.State:
+        """The state now; read without a lock."""
+        return self._state
+
+    @property
+    def inbox(self) -> tuple[InboxItem, ...]:
+        """What was posted and not yet consumed by a turn, oldest first."""
+        return tuple(self._inbox)
+
+    @property
+    def children(self) -> tuple[Handle, ...]:
+        """The live children, oldest first."""
+        with self._core.lock:
+            return tuple(self._children.values())
+
+    @property
+    def pending_request(self) -> Request | None:
+        """The first open request in call order, its own or a child's; None where none is."""
+        with self._core.lock:
+            return self._core.pending_of_locked(self)
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id} {self._state.value}>"
+
+    def _wall_ms(self, now: float) -> float:
+        running = 0.0 if self._running_since is None else now - self._running_since
+        return (self._wall + running) * 1000
+
+
+_NO_CHILDREN: Mapping[str, Handle] = MappingProxyType({})
+
+
+@attrs.frozen
+class HandleView:
+    """A handle as it was at one moment.
+
+    Attributes:
+        id: The handle's id.
+        state: Its state.
+        agent: Its definition's name.
+        depth: 0 for the root.
+        turns: LLM calls of its own.
+        total_tokens: Tokens of it and its descendants.
+        inbox: Items in the inbox.
+        pending: The first open request in call order; None where none is.
+        children: Live children.
+    """
+
+    id: str
+    state: State
+    agent: str
+    depth: int
+    turns: int
+    total_tokens: int
+    inbox: int
+    pending: Request | None
+    children: int
+
+
+@attrs.frozen
+class PendingRequest:
+    """An open request and where it comes from.
+
+    Attributes:
+        request: The question.
+        path: Id path of the handle that asked, by segment.
+        agent: Name of the agent that asked.
+        tool: Name of the tool that asked.
+        arguments: What the tool was called with.
+        call_id: The model's id of the call.
+        asked_at: When it asked; aware, UTC.
+    """
+
+    request: Request
+    path: tuple[str, ...]
+    agent: str
+    tool: str
+    arguments: dict[str, JsonValue]
+    call_id: str
+    asked_at: datetime
+
+
+@attrs.frozen
+class Ack:
+    """Whether a post or a wake was taken.
+
+    Attributes:
+        ok: True where it was.
+        error: Why not; None where it was.
+    """
+
+    ok: bool
+    error: str | None = None
+
+
+class Spawn:
+    """What `AgentRuntime.spawn` gave: a handle, or the reason why there is none."""
+
+    __slots__ = ("_handle", "error")
+
+    def __init__(self, handle: Handle | None, error: str | None = None) -> None:
+        self._handle = handle
+        self.error = error
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a handle."""
+        return self._handle is not None
+
+    @property
+    def handle(self) -> Handle:
+        """The new handle.
+
+        Raises:
+            SpawnError: The spawn was refused; the text is `error`.
+        """
+        if self._handle is None:
+            raise SpawnError(self.error or "spawn refused")
+        return self._handle
+
+    def __repr__(self) -> str:
+        return f"Spawn({self._handle!r}, error={self.error!r})"
+
+
+def path_of(handle: Handle) -> tuple[str, ...]:
+    """Return the id path of `handle`, by segment."""
+    return tuple(handle.id.split("/"))
+
+
+def view_of(handle: Handle, pending: Request | None) -> HandleView:
+    """Return `handle` as it is now. The caller holds the lock."""
+    return HandleView(
+        id=handle.id,
+        state=handle._state,
+        agent=handle.definition.name,
+        depth=handle.depth,
+        turns=handle.turns_total,
+        total_tokens=handle.usage_tree,
+        inbox=len(handle._inbox),
+        pending=pending,
+        children=len(handle._children),
+    )

@@ -1,0 +1,61 @@
+"""RuntimeOptions: every client option, and what a tree of agents needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from toolnexus.budget import EMPTY_BUDGET, Budget
+from toolnexus.client.options import ClientOptions
+from toolnexus.errors import ConfigError
+from toolnexus.runtime.definition import AgentDef
+
+
+def _from_one(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            f"{type(instance).__name__}.{attribute.name} must be a whole number from 1, "
+            f"not {value!r}"
+        )
+
+
+def _from_zero(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(
+            f"{type(instance).__name__}.{attribute.name} must be a whole number from 0, "
+            f"not {value!r}"
+        )
+
+
+def _budget(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, Budget):
+        raise ConfigError(f"{attribute.name} must be a Budget, not {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class RuntimeOptions(ClientOptions):
+    """Every option of `ClientOptions`, and what a tree of agents needs.
+
+    `system_prompt` goes before each agent's soul; `hooks`, `on_metric` and `wait_for` hold for
+    agents that have none of their own; `max_turns` for those whose budget does not say.
+
+    Attributes:
+        registry: Agents that can be spawned: a mapping of names, or definitions.
+        default_model: The model of agents that inherit it; `model` is another word for it.
+        budget: Limits of the whole tree.
+        inbox_cap: Items that an inbox holds; a post to a full one is refused.
+        max_concurrent_turns: LLM requests on the wire at once, over the whole tree.
+        shutdown_ms: Milliseconds that a closing handle's turn has to finish by itself.
+        trace_limit: Trace lines kept.
+    """
+
+    registry: Mapping[str, AgentDef] | Iterable[AgentDef] = attrs.field(factory=dict)
+    default_model: str = ""
+    budget: Budget = attrs.field(default=EMPTY_BUDGET, validator=_budget)
+    inbox_cap: int = attrs.field(default=8, validator=_from_one)
+    max_concurrent_turns: int = attrs.field(default=8, validator=_from_one)
+    max_workers: int = attrs.field(default=32, validator=_from_one)
+    shutdown_ms: int = attrs.field(default=200, validator=_from_zero)
+    trace_limit: int = attrs.field(default=10_000, validator=_from_zero)

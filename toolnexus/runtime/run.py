@@ -1,0 +1,140 @@
+"""Run: one admitted turn of a handle, from its wake to its end."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from toolnexus.cancel import CancelToken
+from toolnexus.clock import Signal
+from toolnexus.messages import InboxItem, Status
+from toolnexus.runtime.state import Cause
+from toolnexus.suspension import Request
+
+if TYPE_CHECKING:
+    from toolnexus.client.turn import Turn
+    from toolnexus.runtime.handle import Handle
+
+logger = logging.getLogger(__name__)
+
+current_run: Final[ContextVar[Run | None]] = ContextVar("toolnexus_run", default=None)
+"""The run whose work this thread does, so that a tool that stops its own handle never waits
+for itself."""
+
+
+@attrs.frozen
+class End:
+    """How a run ended.
+
+    Attributes:
+        status: What its result will say.
+        text: The final text, or what went wrong.
+        limit: Which limit stopped it; None else.
+        stalls: Whether it failed for want of a provider or of budget, so that a retry can
+            finish the work and nobody above should take the failure for its result.
+    """
+
+    status: Status
+    text: str = ""
+    limit: str | None = None
+    stalls: bool = False
+
+
+class Run:
+    """One admitted turn. Exactly one thread claims and executes it.
+
+    Attributes:
+        handle: Whose turn it is.
+        cause: `WAKE` for a fresh turn, `REPLAY` for one that goes on.
+        prompt: What it was woken with; None for a bare wake.
+        turn: The working state; None until the executing thread has made it.
+        is_retry: Whether it goes on with a turn that failed.
+        cancel: Ends it.
+        context: The waker's context variables.
+        drained: Inbox items taken by it.
+        is_started: Whether it has left the queue for a place below its parent.
+        began: Clock instant of its admission.
+        is_stale: Whether its thread was still busy when its result was settled.
+        is_over: Whether its result is settled; what its thread does after that counts no more.
+        asking: The request an inline interpreter is deciding now.
+    """
+
+    __slots__ = (
+        "_claim",
+        "_execute",
+        "asking",
+        "began",
+        "cancel",
+        "cause",
+        "context",
+        "drained",
+        "handle",
+        "is_over",
+        "is_retry",
+        "is_stale",
+        "is_started",
+        "prompt",
+        "submits",
+        "turn",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        handle: Handle,
+        cause: Cause,
+        execute: Callable[[Run], None],
+        *,
+        prompt: str | None = None,
+        turn: Turn | None = None,
+        is_retry: bool = False,
+        submits: bool = True,
+    ) -> None:
+        self.handle = handle
+        self.cause = cause
+        self.prompt = prompt
+        self.is_retry = is_retry
+        self.cancel = CancelToken()
+        self.context = contextvars.copy_context()
+        self._execute = execute
+        # Never released: whoever takes it executes the run.
+        self._claim = threading.Lock()
+        # -- guarded by the runtime's lock ------------------------------------------------
+        self.turn = turn
+        self.began = 0.0
+        self.drained: list[InboxItem] = []
+        self.is_started = False
+        self.is_over = False
+        self.is_stale = False
+        self.asking: Request | None = None
+        # Whether a worker is told when it starts; a waiter that takes over is told instead.
+        self.submits = submits
+        self.watchers: list[Signal] = []
+
+    def claim(self) -> bool:
+        """Take the run; True for exactly one caller, who then must `execute` it."""
+        return self._claim.acquire(blocking=False)
+
+    def execute(self) -> None:
+        """Do the work on this thread. The caller has claimed the run.
+
+        Raises:
+            BaseException: A KeyboardInterrupt or the like, once the run is settled.
+        """
+        self._execute(self)
+
+    def run_if_unclaimed(self) -> bool:
+        """Execute on a worker unless another thread has begun."""
+        if not self.claim():
+            return False
+        try:
+            self.execute()
+        except BaseException:
+            logger.exception("%s: the turn ended its thread", self.handle.id)
+        return True

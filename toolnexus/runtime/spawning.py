@@ -1,0 +1,134 @@
+"""Spawning and waking: how a handle comes to be, and how its turns begin."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from toolnexus.budget import EMPTY_BUDGET, Budget
+from toolnexus.errors import ConfigError
+from toolnexus.messages import InboxItem
+from toolnexus.runtime import ledger
+from toolnexus.runtime.closing import Closing
+from toolnexus.runtime.core import Core
+from toolnexus.runtime.definition import AgentDef
+from toolnexus.runtime.effects import Effects
+from toolnexus.runtime.handle import Ack, Handle, Spawn
+from toolnexus.runtime.run import Run
+from toolnexus.runtime.state import Cause, State
+
+logger = logging.getLogger(__name__)
+
+
+class Spawning:
+    """Makes handles, fills inboxes and starts turns."""
+
+    def __init__(self, core: Core, closing: Closing) -> None:
+        self._core = core
+        self._closing = closing
+
+    def spawn(self, parent: Handle, target: AgentDef | str, budget: Budget | None) -> Spawn:
+        """Return a new child of `parent` in `idle`, or the reason against it."""
+        core = self._core
+        if budget is not None and not isinstance(budget, Budget):
+            raise ConfigError(f"budget must be a Budget, not {budget!r}")
+        definition = self._definition(parent, target) if isinstance(target, str) else target
+        if definition is None:
+            known = ", ".join(sorted(core.registry)) or "none"
+            return Spawn(None, f'unknown agent "{target}" (known: {known})')
+        with core.deciding() as effects:
+            if parent._is_closing or parent._state is State.CLOSED:
+                return Spawn(None, "parent closed")
+            refusal = ledger.spawn_refusal(parent, core.clock.monotonic())
+            if refusal is not None:
+                return Spawn(None, refusal)
+            wanted = (budget or EMPTY_BUDGET).over(definition.budget)
+            carved = ledger.carve(wanted, parent)
+            child = core.add_child_locked(parent, definition, carved, effects)
+        if definition.on_spawn is not None:
+            try:
+                definition.on_spawn(child)
+            except Exception as error:
+                logger.exception("%s: on_spawn failed; the spawn is refused", child.id)
+                self._closing.close(child, force=True, reason="on_spawn failed")
+                return Spawn(None, f"on_spawn failed: {type(error).__name__}: {error}")
+        return Spawn(child)
+
+    def _definition(self, parent: Handle, name: str) -> AgentDef | None:
+        return parent.definition.members.get(name) or self._core.registry.get(name)
+
+    def post(self, handle: Handle, item: InboxItem) -> Ack:
+        """Append to the inbox, or say why not."""
+        if not isinstance(item, InboxItem):
+            raise ConfigError(f"post takes an InboxItem, not {item!r}")
+        core = self._core
+        with core.deciding() as effects:
+            if handle._is_closing or handle._state is State.CLOSED:
+                return Ack(ok=False, error=f"inbox closed: {handle.id}")
+            cap = core.options.inbox_cap
+            # What a running turn has drained comes back if the turn does not complete.
+            held = 0 if handle._run is None else len(handle._run.drained)
+            if len(handle._inbox) + held >= cap:
+                text = f"post REJECTED (inbox full, cap {cap}) from {item.sender}"
+                core.note_locked(handle, text, effects)
+                return Ack(ok=False, error=f"inbox full: {handle.id}")
+            handle._inbox.append(item)
+            return Ack(ok=True)
+
+    def wake_locked(
+        self, handle: Handle, prompt: str | None, effects: Effects, **how: Any
+    ) -> tuple[Ack, Run | None]:
+        """Admit a turn, or say why not; the run is None where no new one was made."""
+        if handle.parent is None:
+            return Ack(ok=False, error="the root runs no turns; spawn an agent"), None
+        if handle._is_closing or handle._state is State.CLOSED:
+            return Ack(ok=False, error="closed"), None
+        if handle._stale_runs:
+            return Ack(ok=False, error="busy (its interrupted turn is still in a tool)"), None
+        if handle._run is not None or handle._state is not State.IDLE:
+            if prompt is None and handle._state is State.RUNNING:
+                handle._wake_again = True
+                return Ack(ok=True), None
+            state = "queued" if handle._state is State.IDLE else handle._state.value
+            return Ack(ok=False, error=f"busy ({state})"), None
+        if prompt is None and not handle._inbox:
+            return Ack(ok=False, error="nothing to do: no prompt, and the inbox is empty"), None
+        self._drop_failed_locked(handle, effects)
+        run = Run(handle, Cause.WAKE, self._core.execute, prompt=prompt, **how)
+        self._core.admit_locked(run, effects)
+        if run.is_over:
+            last = handle.last_result
+            return Ack(ok=False, error=last.text if last is not None else "refused"), run
+        return Ack(ok=True), run
+
+    def retry_locked(
+        self, handle: Handle, effects: Effects, *, is_awaited: bool = False
+    ) -> Run | None:
+        """Go on with the turn that failed; None where there is none to go on with."""
+        failed = handle._failed
+        if failed is None or handle._run is not None or handle._is_closing:
+            return None
+        if failed.checkpoint is not None:
+            return self._core.replay_locked(
+                handle, failed.checkpoint, effects, is_retry=True, is_awaited=is_awaited
+            )
+        run = Run(
+            handle,
+            Cause.WAKE,
+            self._core.execute,
+            prompt=failed.prompt,
+            is_retry=True,
+            submits=not is_awaited,
+        )
+        self._core.admit_locked(run, effects)
+        return run
+
+    def _drop_failed_locked(self, handle: Handle, effects: Effects) -> None:
+        """A new prompt ends what was left of a failed turn: its children have no use now."""
+        failed, handle._failed = handle._failed, None
+        if failed is None or failed.checkpoint is None:
+            return
+        for call in failed.checkpoint.calls:
+            child = self._core.handles.get(call.child or "")
+            if child is not None:
+                effects.add(self._closing.close, child)

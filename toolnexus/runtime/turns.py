@@ -1,0 +1,290 @@
+"""Turns: doing the work of a run, with the loop of the client and the books of the tree."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+import attrs
+
+from toolnexus.client.client import index_tools, opening
+from toolnexus.client.hooks import HookChain
+from toolnexus.client.loop import Finished, Kit, Outcome, OverLimit, Parked, Stalled, run_loop
+from toolnexus.client.metrics import Meter
+from toolnexus.client.model import Model
+from toolnexus.client.turn import Turn
+from toolnexus.errors import Cancelled, ConfigError, LlmError, RunTimeoutError, ToolnexusError
+from toolnexus.runtime import ledger
+from toolnexus.runtime.core import Core
+from toolnexus.runtime.definition import AgentDef
+from toolnexus.runtime.delegation import Delegation
+from toolnexus.runtime.gate import TurnGate
+from toolnexus.runtime.handle import Handle, path_of
+from toolnexus.runtime.inbox import compose
+from toolnexus.runtime.run import End, Run, current_run
+from toolnexus.runtime.state import Cause, State
+from toolnexus.runtime.task import TaskTool
+from toolnexus.suspension import Answer, Request
+from toolnexus.toolspec import Tool, ToolResult
+from toolnexus.transport import Transport
+from toolnexus.wire.base import ModelReply
+
+if TYPE_CHECKING:
+    from toolnexus.client.options import WaitFor
+
+logger = logging.getLogger(__name__)
+
+
+_INTERRUPTED: Final = End("interrupted", "interrupted")
+
+
+@attrs.frozen
+class _Gear:
+    """What every turn of one definition uses."""
+
+    tools: dict[str, Tool]
+    hooks: HookChain
+    system: str
+
+
+class Turns:
+    """Executes runs. Thread-safe."""
+
+    def __init__(self, core: Core, delegation: Delegation) -> None:
+        options = core.options
+        self._core = core
+        self._delegation = delegation
+        self.gate = TurnGate(options.max_concurrent_turns, core.clock)
+        places = max(options.max_concurrent_turns, 10)
+        self.transport = Transport(core.clock, options.session, places)
+        self._model = Model(options, self.transport, self.gate)
+        self._gear: WeakKeyDictionary[AgentDef, _Gear] = WeakKeyDictionary()
+
+    def execute(self, run: Run) -> None:
+        """Do the work of a claimed run, then of the ancestors that its end sets going.
+
+        Raises:
+            BaseException: A KeyboardInterrupt or the like, once the run is settled.
+        """
+        following: Run | None = run
+        while following is not None:
+            following = following.context.run(self._once, following)
+
+    def _once(self, run: Run) -> Run | None:
+        """Work on `run` until it is settled; return the parent's replay if it is ours to do."""
+        token = current_run.set(run)
+        try:
+            while True:
+                end = self._work(run)
+                is_settled, following = self._conclude(run, end)
+                if is_settled:
+                    break
+        except BaseException as error:
+            end = _end_of_thread(error)
+            _, following = self._conclude(run, end)
+            if following is not None and following.is_started:
+                self._core.pool.submit(following)
+            raise
+        finally:
+            current_run.reset(token)
+        if following is not None and following.is_started and following.claim():
+            return following
+        return None
+
+    def _conclude(self, run: Run, end: End) -> tuple[bool, Run | None]:
+        """Settle `run` unless it can go on or was settled by an interrupt."""
+        core, handle = self._core, run.handle
+        with core.deciding() as effects:
+            if run.is_over:
+                if run.is_stale:
+                    run.is_stale = False
+                    handle._stale_runs -= 1
+                    logger.info("%s: what a stopped turn still did is dropped", handle.id)
+                for watcher in run.watchers:
+                    effects.add(watcher.set)
+                return True, None
+            # An answer or a child's end that came after the last pass over the calls.
+            if end.status == "pending" and run.turn is not None and self.due_locked(run):
+                return False, None
+            return True, core.settle_locked(run, end, effects)
+
+    def _work(self, run: Run) -> End:
+        try:
+            kit = self._kit(run)
+            if run.turn is None:
+                run.turn = self._open(run, kit)
+            outcome = run_loop(run.turn, kit)
+        except Cancelled:
+            return _INTERRUPTED
+        except LlmError as error:
+            return End("error", str(error), stalls=not isinstance(error, RunTimeoutError))
+        except Exception as error:
+            if not isinstance(error, ToolnexusError):
+                logger.exception("%s: the turn failed", run.handle.id)
+            return End("error", str(error) or type(error).__name__)
+        return self._end_of(run, outcome)
+
+    def _end_of(self, run: Run, outcome: Outcome) -> End:
+        match outcome:
+            case Finished(text):
+                return End("done", text)
+            case Parked():
+                return End("pending")
+            case OverLimit("maxTurns"):
+                text = "hit maxTurns without a final answer"
+                return End("incomplete", text, "maxTurns")
+            case OverLimit(limit):
+                text = f"budget exhausted ({limit}); partial work preserved"
+                return End("incomplete", text, limit, stalls=True)
+            case Stalled():
+                return self._delegation.stalled_end(run)
+
+    def _open(self, run: Run, kit: Kit) -> Turn:
+        """Return the working state of a fresh turn."""
+        handle = run.handle
+        ancestors = frozenset(one.id for one in ledger.chain(handle) if one is not handle)
+        text = compose(run.prompt, run.drained, ancestors)
+        history = handle._transcript
+        messages = opening(self._core.options.style, kit.system, history, text)
+        return Turn([*history, *messages], len(history), self._core.lock)
+
+    def _kit(self, run: Run) -> Kit:
+        core, handle = self._core, run.handle
+        options, definition = core.options, run.handle.definition
+        gear = self._gear.get(definition)
+        if gear is None:
+            gear = self._gear[definition] = self._build_gear(definition)
+        timeout, max_turns = options.timeout_ms, handle.budget.max_turns
+        return Kit(
+            model=self._model,
+            model_name=self._model_of(handle),
+            max_tokens=options.max_tokens,
+            system=gear.system,
+            tools=gear.tools,
+            hooks=gear.hooks,
+            meter=Meter(definition.on_metric or options.on_metric, handle.id),
+            pool=core.pool,
+            clock=core.clock,
+            cancel=run.cancel,
+            max_turns=options.max_turns if max_turns is None else max_turns,
+            deadline=None if timeout is None else core.clock.monotonic() + timeout / 1000,
+            host=_TurnHost(core, self, self._delegation, run),
+        )
+
+    def _build_gear(self, definition: AgentDef) -> _Gear:
+        core = self._core
+        tools = index_tools(definition.tools)
+        if definition.team:
+            known = {**core.registry, **definition.members}
+            team = {name: known[name].does for name in definition.team}
+            task = TaskTool(team)
+            tools[task.name] = task
+        souls = (core.options.system_prompt, definition.soul)
+        return _Gear(
+            tools,
+            HookChain(definition.hooks or core.options.hooks),
+            "\n\n".join(part for part in souls if part),
+        )
+
+    def _model_of(self, handle: Handle) -> str:
+        for one in ledger.chain(handle):
+            if one.parent is not None and one.definition.model != "inherit":
+                return one.definition.model
+        name = self._core.options.default_model or self._core.options.model
+        if not name:
+            raise ConfigError(
+                f"agent {handle.definition.name!r} has no model: give AgentDef(model=...) "
+                "or RuntimeOptions(default_model=...)"
+            )
+        return name
+
+    def due_locked(self, run: Run) -> list[int]:
+        """Return the calls of `run` that can be executed now."""
+        assert run.turn is not None  # noqa: S101 - the run has begun
+        due = []
+        for index, call in enumerate(run.turn.calls):
+            if call.status == "ready" or (call.status == "open" and call.answer is not None):
+                due.append(index)
+            elif call.status == "open" and call.child is not None:
+                child = self._core.handles.get(call.child)
+                if child is None or child._parked is None:
+                    due.append(index)
+        return due
+
+
+def _end_of_thread(error: BaseException) -> End:
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED
+    return End("error", f"the turn's thread was ended by {type(error).__name__}")
+
+
+class _TurnHost:
+    """What the loop is told by the runtime about the handle whose turn it runs."""
+
+    def __init__(self, core: Core, turns: Turns, delegation: Delegation, run: Run) -> None:
+        self._core = core
+        self._turns = turns
+        self._delegation = delegation
+        self._run = run
+        self.handle_id = run.handle.id
+
+    def due_calls(self, turn: Turn) -> list[int]:
+        with self._core.lock:
+            self._delegation.carry_locked(turn)
+            return self._turns.due_locked(self._run)
+
+    def limit_before_request(self, turn: Turn) -> str | None:  # noqa: ARG002
+        with self._core.lock:
+            return ledger.exhausted(self._run.handle, self._core.clock.monotonic())
+
+    def count_reply(self, reply: ModelReply) -> None:
+        with self._core.lock:
+            ledger.add_usage(self._run.handle, reply.usage)
+
+    def reserve_call(self) -> str | None:
+        with self._core.lock:
+            return ledger.reserve_tool_call(self._run.handle)
+
+    def surface(self, request: Request) -> Request:
+        path = list(path_of(self._run.handle))
+        return attrs.evolve(request, data={**(request.data or {}), "path": path})
+
+    def interpreter(self) -> WaitFor | None:
+        for one in ledger.chain(self._run.handle):
+            is_root = one.parent is None
+            wait_for = self._core.options.wait_for if is_root else one.definition.wait_for
+            if wait_for is not None:
+                who = "self" if one is self._run.handle else one.id
+                return self._inline(wait_for, who)
+        return None
+
+    def _inline(self, wait_for: WaitFor, who: str) -> WaitFor:
+        """Return `wait_for`, with the handle suspended while it decides."""
+
+        def ask(request: Request) -> Answer | None:
+            run, handle = self._run, self._run.handle
+            with self._core.deciding() as effects:
+                run.cancel.raise_if_cancelled()
+                run.asking = request
+                why = f'pending "{request.kind}": {request.prompt}'
+                self._core.move_locked(handle, Cause.SUSPEND, why, effects)
+                self._core.note_locked(handle, f"escalate → {who} answers", effects)
+            return wait_for(request)
+
+        return ask
+
+    def answered_inline(self, request: Request, answer: Answer) -> None:  # noqa: ARG002
+        run, handle = self._run, self._run.handle
+        with self._core.deciding() as effects:
+            if run.is_over or handle._state is not State.SUSPENDED:
+                raise Cancelled("interrupted")
+            run.asking = None
+            why = f"Answer ok={str(answer.ok).lower()}"
+            self._core.move_locked(handle, Cause.ANSWER_INLINE, why, effects)
+
+    def delegate_for(self, turn: Turn, index: int) -> Callable[[Any, str], ToolResult]:
+        return lambda target, prompt: self._delegation.delegate(
+            self._run, turn, index, target, prompt
+        )

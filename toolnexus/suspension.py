@@ -1,0 +1,190 @@
+"""Request and Answer: the question a suspended call waits on, and what a person said."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any, Final
+
+import attrs
+
+from toolnexus.codec import JsonValue, check_json, refuse_unknown
+from toolnexus.errors import WireFormatError
+
+_REQUEST_KEYS: Final = ("id", "kind", "prompt", "url", "data", "expiresAt")
+_ANSWER_KEYS: Final = ("id", "ok", "data", "reason")
+
+
+def new_request_id() -> str:
+    """Return a fresh id that nobody can guess: 128 random bits, URL-safe."""
+    return secrets.token_urlsafe(16)
+
+
+def require_text(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Attrs validator: a `str`."""
+    if not isinstance(value, str):
+        raise WireFormatError(
+            f"{type(instance).__name__}.{attribute.name} must be a str, not {value!r}"
+        )
+
+
+def _optional_text(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None:
+        require_text(instance, attribute, value)
+
+
+def _require_id(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    require_text(instance, attribute, value)
+    if not value:
+        raise WireFormatError(f"{type(instance).__name__}.id must not be empty")
+
+
+def _require_bool(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    # `1`, "yes" and None are not an approval: a gate opens for exactly True.
+    if value is not True and value is not False:
+        raise WireFormatError(
+            f"{type(instance).__name__}.{attribute.name} must be True or False, not {value!r}"
+        )
+
+
+def _require_aware(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise WireFormatError(
+            f"{type(instance).__name__}.{attribute.name} must be a datetime with a time zone, "
+            f"not {value!r}"
+        )
+
+
+def _own_copy(data: Mapping[str, JsonValue] | None) -> Mapping[str, JsonValue] | None:
+    return dict(data) if isinstance(data, Mapping) else data
+
+
+def _require_object(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is None:
+        return
+    where = f"{type(instance).__name__}.{attribute.name}"
+    if not isinstance(value, Mapping):
+        raise WireFormatError(f"{where} must be a mapping or None, not {value!r}")
+    check_json(value, where)
+
+
+@attrs.frozen
+class Request:
+    """A question that a suspended call waits on.
+
+    Attributes:
+        kind: What is asked, such as `approval`, `question`, `input` or `authorization`.
+        prompt: The text a person reads.
+        url: Where the person has to go (a login page); None for no such place.
+        data: JSON object for the host; `path` is added when the request leaves its handle.
+        expires_at: Aware datetime after which only a decline is accepted; None: never.
+        id: Unguessable unless given; what an `Answer` is bound to.
+    """
+
+    kind: str = attrs.field(validator=require_text)
+    prompt: str = attrs.field(validator=require_text)
+    url: str | None = attrs.field(default=None, validator=_optional_text)
+    data: Mapping[str, JsonValue] | None = attrs.field(
+        default=None, converter=_own_copy, validator=_require_object
+    )
+    expires_at: datetime | None = attrs.field(default=None, validator=_require_aware)
+    id: str = attrs.field(factory=new_request_id, kw_only=True, validator=_require_id)
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Return the wire form; absent optionals are left out."""
+        out: dict[str, JsonValue] = {"id": self.id, "kind": self.kind, "prompt": self.prompt}
+        if self.url is not None:
+            out["url"] = self.url
+        if self.data is not None:
+            out["data"] = dict(self.data)
+        if self.expires_at is not None:
+            out["expiresAt"] = format_time(self.expires_at)
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, JsonValue]) -> Request:
+        """Read the wire form.
+
+        Raises:
+            WireFormatError: A key is unknown or missing, or a value has the wrong type.
+        """
+        data = refuse_unknown("Request", data, _REQUEST_KEYS, ("id", "kind", "prompt"))
+        return cls(
+            data["kind"],
+            data["prompt"],
+            data.get("url"),
+            data.get("data"),
+            parse_time(data.get("expiresAt"), "Request.expiresAt"),
+            id=data["id"],
+        )
+
+
+@attrs.frozen
+class Answer:
+    """What a person said to the request with the same id.
+
+    Attributes:
+        id: The id of the `Request`.
+        ok: Exactly True or False. False executes nothing.
+        data: Any JSON value; `None`, `0`, `""` and `{}` are answers too.
+        reason: Advice for the model: `declined`, `cancelled`, `expired` or a text.
+    """
+
+    id: str = attrs.field(validator=_require_id)
+    ok: bool = attrs.field(validator=_require_bool)
+    data: JsonValue = attrs.field(default=None)
+    reason: str | None = attrs.field(default=None, validator=_optional_text)
+
+    @data.validator
+    def _check_data(self, _attribute: attrs.Attribute[Any], value: object) -> None:
+        if value is not None:
+            check_json(value, "Answer.data")
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Return the wire form; absent optionals are left out."""
+        out: dict[str, JsonValue] = {"id": self.id, "ok": self.ok}
+        if self.data is not None:
+            out["data"] = self.data
+        if self.reason is not None:
+            out["reason"] = self.reason
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, JsonValue]) -> Answer:
+        """Read the wire form.
+
+        Raises:
+            WireFormatError: A key is unknown or missing, or a value has the wrong type.
+        """
+        data = refuse_unknown("Answer", data, _ANSWER_KEYS, ("id", "ok"))
+        return cls(data["id"], data["ok"], data.get("data"), data.get("reason"))
+
+
+def format_time(moment: datetime) -> str:
+    """Return RFC 3339 text in UTC, such as `2026-01-31T12:00:00Z`."""
+    return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def parse_time(text: object, where: str) -> datetime | None:
+    """Read RFC 3339 text; None stays None.
+
+    Raises:
+        WireFormatError: Not a text of that form with an offset.
+    """
+    if text is None:
+        return None
+    if isinstance(text, str):
+        try:
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00").replace("z", "+00:00"))
+        except ValueError:
+            pass
+        else:
+            if moment.utcoffset() is not None:
+                return moment
+    raise WireFormatError(
+        f"{where} must be an RFC 3339 time with an offset, such as 2026-01-31T12:00:00Z, "
+        f"not {text!r}"
+    )

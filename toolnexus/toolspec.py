@@ -1,0 +1,190 @@
+"""What a tool is: its protocol, what it is given, what it gives back, and name rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, Protocol, runtime_checkable
+
+import attrs
+
+from toolnexus.cancel import CancelToken
+from toolnexus.codec import JsonValue, refuse_unknown
+from toolnexus.errors import ConfigError
+from toolnexus.suspension import Answer, Request
+
+NAME_CHARS: Final = 64
+"""The longest tool name that both wire styles take."""
+
+_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_CHARS}}}")
+_NOT_NAME_CHAR: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def sanitize(name: str | None) -> str:
+    """Return `name` with `_` for every character a tool name may not have; None gives ""."""
+    return _NOT_NAME_CHAR.sub("_", name or "")
+
+
+def require_tool_name(name: object) -> str:
+    """Return `name` if a provider takes it as a tool's name.
+
+    Raises:
+        ConfigError: It is no text of 1 to 64 letters, digits, `_` or `-`.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"a tool name is 1 to {NAME_CHARS} letters, digits, '_' or '-', not {name!r}"
+        )
+    return name
+
+
+def _text_of(output: object) -> str:
+    return "" if output is None else str(output)
+
+
+@attrs.frozen
+class ToolResult:
+    """What one execution of a tool gave.
+
+    Attributes:
+        output: The text the model reads; None becomes "".
+        is_error: Whether the call failed. A suspension is not an error.
+        metadata: JSON object for hooks and the host, never sent to the model; a suspended
+            result has `{"pending": Request}`.
+    """
+
+    output: str = attrs.field(converter=_text_of)
+    is_error: bool = False
+    metadata: Mapping[str, Any] | None = None
+
+    @classmethod
+    def ok(cls, text: str | None = "", **metadata: JsonValue) -> ToolResult:
+        """Return a success."""
+        return cls(text, metadata=metadata or None)
+
+    @classmethod
+    def error(cls, text: str) -> ToolResult:
+        """Return a failure that the model reads as such."""
+        return cls(text, is_error=True)
+
+    @classmethod
+    def pending(cls, request: Request) -> ToolResult:
+        """Return a suspension: the run parks (or `wait_for` is asked) until an answer comes."""
+        if not isinstance(request, Request):
+            raise ConfigError(f"ToolResult.pending takes a Request, not {request!r}")
+        text = request.prompt if request.url is None else f"{request.prompt}\n{request.url}"
+        return cls(text, metadata={"pending": request})
+
+    @property
+    def request(self) -> Request | None:
+        """The request this result waits on; None for a result that is final."""
+        pending = self.metadata.get("pending") if self.metadata else None
+        return pending if isinstance(pending, Request) else None
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Return the wire form; absent optionals are left out."""
+        out: dict[str, JsonValue] = {"output": self.output, "isError": self.is_error}
+        if self.metadata:
+            out["metadata"] = {
+                key: value.to_dict() if isinstance(value, Request) else value
+                for key, value in self.metadata.items()
+            }
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, JsonValue]) -> ToolResult:
+        """Read the wire form.
+
+        Raises:
+            WireFormatError: A key is unknown or missing, or a pending request is malformed.
+        """
+        data = refuse_unknown(
+            "ToolResult", data, ("output", "isError", "metadata"), ("output",)
+        )
+        metadata = data.get("metadata")
+        if metadata and isinstance(metadata.get("pending"), Mapping):
+            metadata = {**metadata, "pending": Request.from_dict(metadata["pending"])}
+        return cls(data["output"], bool(data.get("isError", False)), metadata)
+
+
+def pending_of(result: ToolResult) -> Request | None:
+    """Return the request that `result` waits on, or None."""
+    return result.request
+
+
+@attrs.frozen(kw_only=True)
+class ToolContext:
+    """What the loop tells a tool about this execution of a call.
+
+    Attributes:
+        answer: The answer to the request this call suspended on; None on the first execution.
+        cancel: Set when the run is interrupted; long tools look at it.
+        call_id: The model's id of the call.
+        attempt: 1 for the first execution of this call, one more for each retry.
+        idempotency_key: The same text for every execution of the same call, and for no other.
+        handle_id: The handle whose turn this is; None outside a runtime.
+        deadline: Aware time at which the run ends; None where it has none.
+    """
+
+    answer: Answer | None = None
+    cancel: CancelToken = attrs.field(factory=CancelToken)
+    call_id: str = ""
+    attempt: int = 1
+    idempotency_key: str = ""
+    handle_id: str | None = None
+    deadline: datetime | None = None
+    delegate: Callable[[Any, str], ToolResult] | None = attrs.field(
+        default=None, repr=False, eq=False
+    )
+    """Runs `(agent definition, prompt)` as a child of this call; None outside a runtime."""
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """What the loop knows of a tool. Any object with these members is one.
+
+    A tool may also have `handles_decline = True`: then it runs, with `ctx.answer.ok` False,
+    when its request is declined; otherwise a decline executes nothing.
+    """
+
+    @property
+    def name(self) -> str:
+        """1 to 64 letters, digits, `_` or `-`."""
+
+    @property
+    def description(self) -> str:
+        """What the model reads to choose the tool."""
+
+    @property
+    def input_schema(self) -> Mapping[str, JsonValue]:
+        """JSON Schema of the arguments; `type` is `object`."""
+
+    @property
+    def source(self) -> str:
+        """Where the tool comes from, for metrics: `native`, `custom`, `agent`, ..."""
+
+    def execute(self, args: dict[str, JsonValue], ctx: ToolContext) -> ToolResult:
+        """Run once with arguments that fit the schema. Called on any thread."""
+
+
+def handles_decline(tool: Tool) -> bool:
+    """Say whether `tool` wants to run when its request is declined."""
+    return getattr(tool, "handles_decline", False) is True
+
+
+def require_tool(value: object) -> Tool:
+    """Return `value` if it has what a tool needs.
+
+    Raises:
+        ConfigError: A member is missing; the message lists which.
+    """
+    members = ("name", "description", "input_schema", "source", "execute")
+    missing = [member for member in members if not hasattr(value, member)]
+    if missing:
+        hint = " (decorate the function with @tool)" if callable(value) else ""
+        raise ConfigError(f"{value!r} is not a tool: it lacks {', '.join(missing)}{hint}")
+    require_tool_name(value.name)  # type: ignore[attr-defined]  # checked above
+    if not isinstance(value.input_schema, Mapping):  # type: ignore[attr-defined]  # likewise
+        raise ConfigError(f"tool {value.name!r}: input_schema must be a mapping")  # type: ignore[attr-defined]
+    return value  # type: ignore[return-value]  # every member is there

@@ -1,0 +1,304 @@
+"""One POST over a `requests` session, which another thread can abort at any moment.
+
+The session decides proxies, certificates and adapters; its settings are merged once, not at
+every request. A plain `HTTPAdapter` is reached through its urllib3 pool, which costs less than
+half of `Session.post`; a session or adapter of another class is asked as its author meant it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from urllib3.connectionpool import HTTPConnectionPool
+from urllib3.exceptions import ClosedPoolError
+
+from toolnexus.abort import Flight, current_flight, make_abortable
+from toolnexus.cancel import CancelToken
+from toolnexus.clock import Clock
+from toolnexus.errors import LlmError
+
+_CHUNK_BYTES: Final = 65_536
+
+
+@attrs.frozen
+class HttpReply:
+    """What came back.
+
+    Attributes:
+        status: HTTP status.
+        headers: Case-insensitive.
+        body: All of it, decoded from any content encoding.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = attrs.field(repr=False)
+
+
+@attrs.frozen
+class _Route:
+    """Where a URL leads with the session's settings merged."""
+
+    stamp: tuple[object, ...]
+    pool: HTTPConnectionPool
+    target: str
+    headers: dict[str, str] = attrs.field(repr=False)
+
+
+@attrs.frozen(kw_only=True)
+class Patience:
+    """How long one request may take.
+
+    Attributes:
+        connect_seconds: Until the connection stands.
+        read_seconds: Between two arrivals of bytes.
+        deadline: Clock instant (`monotonic`) at which the run ends; None: never.
+    """
+
+    connect_seconds: float
+    read_seconds: float
+    deadline: float | None = None
+
+
+class Transport:
+    """Sends requests and takes them back. Thread-safe; one serves any number of threads."""
+
+    def __init__(
+        self, clock: Clock, session: requests.Session | None = None, pool_size: int = 32
+    ) -> None:
+        """Make a transport.
+
+        Args:
+            clock: Where deadlines are read.
+            session: The caller's own; it is never closed here. None makes one at first use.
+            pool_size: Connections that are kept alive.
+        """
+        self._clock = clock
+        self._given = session
+        self._pool_size = pool_size
+        # Guards _own, _pid and _routes.
+        self._lock = threading.Lock()
+        self._own: requests.Session | None = None
+        self._pid = 0
+        self._routes: dict[str, _Route] = {}
+
+    def post(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        cancel: CancelToken,
+        patience: Patience,
+    ) -> HttpReply:
+        """Post `body` and return the reply, whatever its status. Blocks.
+
+        Raises:
+            Cancelled: `cancel` was thrown; the request is aborted at once.
+            LlmError: No reply came; `retryable` says whether trying again makes sense.
+        """
+        flight = Flight()
+        outer = current_flight.set(flight)
+        forget = cancel.on_cancel(flight.abort)
+        try:
+            cancel.raise_if_cancelled()
+            return self._send(url, headers, body, patience)
+        except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as error:
+            cancel.raise_if_cancelled()
+            raise _network_error(url, error) from None
+        except (ValueError, AttributeError):
+            # A socket that is shut down under a TLS read surfaces as either.
+            cancel.raise_if_cancelled()
+            raise
+        finally:
+            forget()
+            flight.land()
+            current_flight.reset(outer)
+
+    def close(self) -> None:
+        """Close the connections of the transport's own session."""
+        with self._lock:
+            own, self._own = self._own, None
+            self._routes.clear()
+        if own is not None:
+            own.close()
+
+    def _send(
+        self, url: str, headers: Mapping[str, str], body: bytes, patience: Patience
+    ) -> HttpReply:
+        session = self._session()
+        timeout = self._timeout(patience)
+        if not _is_plain(session, url):
+            return self._send_by_session(session, url, headers, body, timeout, patience)
+        for attempt in (1, 2):
+            route = self._route(session, url, headers)
+            try:
+                response = route.pool.urlopen(
+                    "POST",
+                    route.target,
+                    body=body,
+                    headers=route.headers,
+                    retries=False,
+                    redirect=False,
+                    assert_same_host=False,
+                    preload_content=False,
+                    timeout=timeout,
+                )
+            except ClosedPoolError:
+                # The session dropped the pool (it keeps the ten last used); nothing was sent.
+                if attempt == 2:
+                    raise
+                self._forget_route(url)
+                continue
+            reply = HttpReply(
+                response.status, response.headers, self._read(response, patience.deadline)
+            )
+            response.release_conn()
+            return reply
+        raise AssertionError("unreachable")
+
+    def _send_by_session(
+        self,
+        session: requests.Session,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        timeout: urllib3.Timeout,
+        patience: Patience,
+    ) -> HttpReply:
+        make_abortable(session.get_adapter(url))
+        with session.post(
+            url,
+            data=body,
+            headers=dict(headers),
+            timeout=timeout,  # type: ignore[arg-type]  # requests takes urllib3's own value too
+            allow_redirects=False,
+            stream=True,
+        ) as response:
+            content = self._read(response.raw, patience.deadline)
+            return HttpReply(response.status_code, response.headers, content)
+
+    def _read(self, response: Any, deadline: float | None) -> bytes:
+        if deadline is None or not hasattr(response, "read1"):
+            return bytes(response.read(decode_content=True))
+        chunks = []
+        # Piece by piece, so that a body that trickles in cannot outlast the deadline.
+        while chunk := response.read1(_CHUNK_BYTES, decode_content=True):
+            chunks.append(chunk)
+            if self._clock.monotonic() >= deadline:
+                response.close()
+                raise TimeoutError("deadline passed while the body came in")
+        return b"".join(chunks)
+
+    def _timeout(self, patience: Patience) -> urllib3.Timeout:
+        connect, read = patience.connect_seconds, patience.read_seconds
+        if patience.deadline is not None:
+            left = max(patience.deadline - self._clock.monotonic(), 0.001)
+            connect, read = min(connect, left), min(read, left)
+        return urllib3.Timeout(connect=connect, read=read)
+
+    def _session(self) -> requests.Session:
+        if self._given is not None:
+            return self._given
+        with self._lock:
+            if self._own is None or self._pid != os.getpid():
+                # A forked child must not talk over its parent's sockets.
+                self._own = requests.Session()
+                for scheme in ("http://", "https://"):
+                    adapter = HTTPAdapter(pool_connections=8, pool_maxsize=self._pool_size)
+                    self._own.mount(scheme, adapter)
+                self._pid = os.getpid()
+                self._routes = {}
+            return self._own
+
+    def _route(self, session: requests.Session, url: str, headers: Mapping[str, str]) -> _Route:
+        stamp = (
+            id(session),
+            session.trust_env,
+            session.verify,
+            session.cert,
+            tuple(session.proxies.items()),
+            tuple(session.headers.items()),
+            tuple(headers.items()),
+        )
+        route = self._routes.get(url)
+        if route is None or route.stamp != stamp:
+            route = _find_route(session, url, headers, stamp)
+            with self._lock:
+                self._routes[url] = route
+        return route
+
+    def _forget_route(self, url: str) -> None:
+        with self._lock:
+            self._routes.pop(url, None)
+
+
+def _is_plain(session: requests.Session, url: str) -> bool:
+    """Say whether a POST through the adapter's pool is all that the session would do."""
+    return (
+        type(session) is requests.Session
+        and type(session.get_adapter(url)) is HTTPAdapter
+        and session.auth is None
+        and not session.hooks.get("response")
+        and not session.params
+        and not session.cookies
+    )
+
+
+def _find_route(
+    session: requests.Session,
+    url: str,
+    headers: Mapping[str, str],
+    stamp: tuple[object, ...],
+) -> _Route:
+    adapter = session.get_adapter(url)
+    assert isinstance(adapter, HTTPAdapter)  # noqa: S101 - _is_plain asked
+    request = requests.Request("POST", url, headers={**session.headers, **headers}, data=b"{}")
+    prepared = request.prepare()
+    del prepared.headers["Content-Length"]
+    settings = session.merge_environment_settings(url, {}, None, None, None)
+    proxies, verify, cert = settings["proxies"], settings["verify"], settings["cert"]
+    make_abortable(adapter)
+    pool: Any = adapter.get_connection_with_tls_context(
+        prepared, verify, proxies=proxies, cert=cert
+    )
+    if adapter.proxy_manager:
+        # The first look made the proxy's manager, with pools that cannot be aborted.
+        make_abortable(adapter)
+        for manager in adapter.proxy_manager.values():
+            manager.clear()
+        pool = adapter.get_connection_with_tls_context(
+            prepared, verify, proxies=proxies, cert=cert
+        )
+    adapter.cert_verify(pool, url, verify, cert)  # type: ignore[no-untyped-call]  # requests
+    return _Route(stamp, pool, adapter.request_url(prepared, proxies), dict(prepared.headers))
+
+
+def _network_error(url: str, error: Exception) -> LlmError:
+    host = urllib3.util.parse_url(url).netloc or url
+    host = host.rpartition("@")[2]
+    reason = _first_cause(error)
+    if isinstance(reason, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
+        # Not retried: the provider may be at work on it, and will bill for it.
+        return LlmError(f"LLM request to {host}: no bytes for too long (read timeout)")
+    if isinstance(reason, urllib3.exceptions.SSLError):
+        return LlmError(f"LLM request to {host}: TLS failed: {reason}")
+    return LlmError(f"LLM request to {host} failed: {type(reason).__name__}", retryable=True)
+
+
+def _first_cause(error: Exception) -> Exception:
+    """Return what `requests` and `MaxRetryError` wrap."""
+    while True:
+        inner = getattr(error, "reason", None) or (error.args[0] if error.args else None)
+        if isinstance(error, urllib3.exceptions.ProtocolError) or not isinstance(
+            inner, Exception
+        ):
+            return error
+        error = inner

@@ -1,0 +1,91 @@
+"""What every wire dialect speaks of: one request, one reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from toolnexus.codec import JsonValue
+from toolnexus.messages import Message, ToolCall, Usage
+
+
+class ToolDeclaration(Protocol):
+    """The part of a tool that a model is told about."""
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+
+    @property
+    def description(self) -> str:
+        """What the model reads to choose the tool."""
+
+    @property
+    def input_schema(self) -> Mapping[str, JsonValue]:
+        """JSON Schema of the arguments."""
+
+
+@attrs.frozen(kw_only=True)
+class ModelRequest:
+    """One request to a model, before it takes a provider's form.
+
+    Attributes:
+        model: The model's name.
+        messages: The transcript in canonical form, as stored; the dialect checks and completes
+            its own view of it.
+        tools: What the model may call; empty for none.
+        system: The system prompt; empty for none.
+        origin: `"<style> <host> <model>"` of this request: parts of earlier messages that only
+            their provider understands go back to the same origin alone.
+        max_tokens: Longest reply in tokens; None leaves it to the provider.
+    """
+
+    model: str
+    messages: Sequence[Message]
+    tools: Sequence[ToolDeclaration] = ()
+    system: str = ""
+    origin: str = ""
+    max_tokens: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ModelReply:
+    """One reply of a model.
+
+    Attributes:
+        message: The assistant message in canonical form, ready to be stored.
+        calls: Its tool calls, ids unique within the message.
+        text: Its text; "" where it has none.
+        usage: Tokens, as the provider counted them.
+        truncated: Whether the length limit cut it off: its calls must not be executed.
+        finish_reason: What the provider said, in OpenAI's words where it has a word for it.
+    """
+
+    message: Message
+    calls: tuple[ToolCall, ...] = ()
+    text: str = ""
+    usage: Usage = attrs.field(factory=Usage)
+    truncated: bool = False
+    finish_reason: str = "stop"
+
+
+class Dialect(Protocol):
+    """The functions that each wire module has. Pure: no socket, no clock, no log."""
+
+    def endpoint(self, base_url: str) -> str:
+        """Return the URL that a request is posted to."""
+
+    def headers(self, api_key: str) -> dict[str, str]:
+        """Return the headers that carry the key and the protocol's version."""
+
+    def request_body(self, request: ModelRequest) -> dict[str, JsonValue]:
+        """Return the body: balanced, without what the provider refuses or what is ours."""
+
+    def read_reply(self, payload: JsonValue, origin: str) -> ModelReply:
+        """Read a 2xx body.
+
+        Raises:
+            LlmError: It is not a reply of this dialect.
+        """
