@@ -7,6 +7,7 @@ socket down, be it in connect, in the TLS handshake, before the header or in the
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from contextvars import ContextVar
@@ -19,7 +20,17 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 # Guards the pairing of flights and connections: without it an abort could hit the next
 # request of a connection that has just gone back to the pool.
-_pairing: Final = threading.Lock()
+_pairing = threading.Lock()
+
+
+def _after_fork() -> None:
+    # The parent's thread that may hold it does not exist here.
+    global _pairing
+    _pairing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Flight:

@@ -32,6 +32,12 @@ def _positive(instance: object, attribute: attrs.Attribute[Any], value: object) 
         )
 
 
+def _from_one(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    _positive(instance, attribute, value)
+    if value == 0:
+        raise ConfigError(f"Budget.{attribute.name} must be from 1: with 0 no child ever runs")
+
+
 def _limit() -> Any:
     return attrs.field(default=None, validator=_positive)
 
@@ -55,7 +61,7 @@ class Budget:
     max_tool_calls: int | None = _limit()
     max_wall_ms: int | None = _limit()
     max_children: int | None = _limit()
-    max_concurrent: int | None = _limit()
+    max_concurrent: int | None = attrs.field(default=None, validator=_from_one)
     max_depth: int | None = _limit()
 
     def over(self, other: Budget) -> Budget:

@@ -23,7 +23,7 @@ def dumps(value: JsonValue) -> str:
         TypeError: A part is not JSON.
         ValueError: NaN or an infinity, or a value that contains itself.
     """
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _encoder.encode(value)
 
 
 def encode(value: JsonValue) -> bytes:
@@ -67,6 +67,7 @@ def _finite(text: str) -> float:
     return number
 
 
+_encoder: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _decoder: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
 
 

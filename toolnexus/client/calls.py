@@ -14,7 +14,7 @@ from toolnexus import codec
 from toolnexus.checkpoint import CallState
 from toolnexus.client.metrics import MetricEvent
 from toolnexus.codec import JsonValue
-from toolnexus.errors import WireFormatError
+from toolnexus.errors import Cancelled, WireFormatError
 from toolnexus.messages import ToolCall
 from toolnexus.schema import faults, misfit_text, parse_arguments
 from toolnexus.suspension import Answer, Request, format_time
@@ -53,20 +53,25 @@ def _bind(work: Callable[..., None], *args: Any) -> Callable[[], None]:
 
 def _side_by_side(works: list[Callable[[], None]], kit: Kit) -> None:
     """Run all; the first here, the others on workers, or here if no worker has begun."""
+    if not works:
+        return
     jobs = []
     for work in works[1:]:
         job = Job(_bind(contextvars.copy_context().run, work))
         jobs.append(job)
         kit.pool.submit(job)
     try:
-        if works:
-            works[0]()
-    finally:
-        # Whatever happens here, no call of this turn is left running behind its back.
+        works[0]()
         for job in jobs:
             job.run_if_unclaimed()
         for job in jobs:
             job.finish(kit.clock)
+    except BaseException:
+        # The thread is being ended: what has not begun never will.
+        kit.cancel.cancel("interrupted")
+        for job in jobs:
+            job.claim()
+        raise
 
 
 def _run_call(turn: Turn, index: int, kit: Kit) -> None:
@@ -78,6 +83,8 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
     except CallStalled:
         turn.rewind(index)
         return
+    except Cancelled:
+        return  # in flight when the run was stopped: the settled transcript says so
     request = result.request
     if request is None:
         turn.finish(index, result)
@@ -92,7 +99,7 @@ def _interpret(turn: Turn, index: int, kit: Kit) -> None:
     call = turn.calls[index]
     request = call.request
     assert request is not None  # noqa: S101 - an open call has one
-    interpreter = kit.host.interpreter()
+    interpreter = kit.host.ask_inline(request)
     if interpreter is None:
         return
     answer = _ask_inline(interpreter, request)
@@ -211,7 +218,9 @@ def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
 def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> ToolResult:
     try:
         result = tool.execute(args, context)
-    except Exception as error:  # noqa: BLE001 - foreign code; its failure is the model's to judge
+    except Exception as error:
+        if isinstance(error, Cancelled) and context.cancel.is_cancelled:
+            raise
         cause = error.__cause__ or error
         return ToolResult.error(str(cause) or type(cause).__name__)
     if isinstance(result, str):

@@ -175,7 +175,7 @@ class _BareHost:
     def surface(self, request: Request) -> Request:
         return request
 
-    def interpreter(self) -> WaitFor | None:
+    def ask_inline(self, request: Request) -> WaitFor | None:  # noqa: ARG002
         return self._wait_for
 
     def answered_inline(self, request: Request, answer: Answer) -> None:

@@ -74,11 +74,19 @@ class Host(Protocol):
     def surface(self, request: Request) -> Request:
         """Return a tool's request as the outside will know it, its id unique."""
 
-    def interpreter(self) -> WaitFor | None:
-        """Return who answers requests inline; None where nobody does."""
+    def ask_inline(self, request: Request) -> WaitFor | None:
+        """Return who decides `request` now, having noted that; None where nobody does.
+
+        Raises:
+            Cancelled: The run was stopped.
+        """
 
     def answered_inline(self, request: Request, answer: Answer) -> None:
-        """Note what the interpreter said."""
+        """Note what it was decided.
+
+        Raises:
+            Cancelled: The run was stopped meanwhile; the answer counts for nothing.
+        """
 
     def delegate_for(self, turn: Turn, index: int) -> Callable[[Any, str], ToolResult] | None:
         """Return how the call at `index` runs another agent; None outside a runtime."""

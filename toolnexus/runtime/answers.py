@@ -28,14 +28,14 @@ class Answers:
 
     def resume(self, answer: Answer) -> None:
         """Accept `answer` and block until no ancestor can go on. See `AgentRuntime.resume`."""
-        handle, run = self.accept(answer)
-        self.see_through(handle, run)
+        handle_id, run = self.accept(answer)
+        self.see_through(handle_id, run)
 
-    def accept(self, answer: Answer) -> tuple[Handle, Run | None]:
+    def accept(self, answer: Answer) -> tuple[str, Run | None]:
         """Record `answer` and start what it sets going.
 
         Returns:
-            The handle that asked, and its run where this call started one.
+            The id of the handle that asked, and the run that this call started, if any.
 
         Raises:
             ResumeError: The answer fits nothing; nothing has changed.
@@ -48,8 +48,8 @@ class Answers:
         with core.deciding() as effects:
             found = core.book.find(answer)
             if isinstance(found, Accepted):
-                return found.handle, self._again_locked(found.handle, effects)
-            return found.handle, self._accept_locked(found, answer, effects)
+                return found.handle_id, self._again_locked(found, effects)
+            return found.handle.id, self._accept_locked(found, answer, effects)
 
     def retry(self, handle: Handle) -> TaskResult:
         """Go on with the turn that failed, here or below. See `AgentRuntime.retry`."""
@@ -61,7 +61,7 @@ class Answers:
                 if last is None:
                     raise ConfigError(f"{handle!r} has no turn to retry")
                 return last
-        self.see_through(handle, run)
+        self.see_through(handle.id, run)
         result = handle.last_result
         assert result is not None  # noqa: S101 - the run has ended
         return result
@@ -73,7 +73,7 @@ class Answers:
         call = core.calls_locked(handle)[found.index]
         assert call.request is not None  # noqa: S101 - an open call has one
         self._refuse_late(call.request, answer)
-        core.book.accept(answer)
+        core.book.accept(answer, _turns_of_locked(handle))
         ok = str(answer.ok).lower()
         core.note_locked(handle, f"resume with Answer(ok={ok}) at checkpoint", effects)
         running = handle._run
@@ -88,42 +88,61 @@ class Answers:
         run.turn.answer(found.index, answer)
         return run
 
-    def _again_locked(self, handle: Handle, effects: Effects) -> Run | None:
-        """A known answer executes nothing, but a turn that failed after it goes on."""
-        failed = handle._failed
-        if failed is None or not failed.stalls or failed.checkpoint is None:
-            return None
-        return self._spawning.retry_locked(handle, effects, is_awaited=True)
+    def _again_locked(self, accepted: Accepted, effects: Effects) -> Run | None:
+        """A known answer executes nothing, but a turn that failed on its way goes on."""
+        for one in self._line_locked(accepted.handle_id):
+            failed = one._failed
+            if failed is None or not failed.stalls or failed.checkpoint is None:
+                continue
+            if failed.checkpoint.run in accepted.runs:
+                return self._spawning.retry_locked(one, effects, is_awaited=True)
+        return None
 
     def _refuse_late(self, request: Request, answer: Answer) -> None:
         expires_at = request.expires_at
         if expires_at is not None and answer.ok and self._core.clock.now() >= expires_at:
             raise RequestExpired(request.id, format_time(expires_at))
 
-    def see_through(self, handle: Handle, run: Run | None) -> None:
+    def see_through(self, handle_id: str, run: Run | None) -> None:
         """Execute what nobody has begun, and wait until no ancestor is at it any more."""
         if run is not None and run.is_started and run.claim():
             run.execute()
-        if self._is_inside(handle):
+        if _is_inside(handle_id):
             return  # called by a tool of a turn that the cascade waits for
-        while (busy := self._replaying(handle)) is not None:
-            one, future = busy
-            self._waiting.wait(one, future)
+        while (busy := self._replaying(handle_id)) is not None:
+            self._waiting.wait(*busy)
 
-    def _replaying(self, handle: Handle) -> tuple[Handle, Future[TaskResult]] | None:
+    def _replaying(self, handle_id: str) -> tuple[Handle, Future[TaskResult]] | None:
         core = self._core
         with core.lock:
-            for one in ledger.chain(handle):
+            for one in self._line_locked(handle_id):
                 run = one._run
                 if run is not None and (run.cause is Cause.REPLAY or run.is_retry):
                     return one, core.new_future_locked(one)
         return None
 
-    @staticmethod
-    def _is_inside(handle: Handle) -> bool:
-        mine = current_run.get()
-        if mine is None:
-            return False
-        return any(one is mine.handle for one in ledger.chain(handle)) or any(
-            one is handle for one in ledger.chain(mine.handle)
-        )
+    def _line_locked(self, handle_id: str) -> list[Handle]:
+        """Return the live handles of an id path, deepest first."""
+        parts = handle_id.split("/")
+        ids = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
+        return [self._core.handles[one] for one in ids if one in self._core.handles]
+
+
+def _turns_of_locked(handle: Handle) -> frozenset[str]:
+    """Return the ids of the turns, parked or running, of `handle` and its ancestors."""
+    found = set()
+    for one in ledger.chain(handle):
+        if one._parked is not None:
+            found.add(one._parked.run)
+        elif one._run is not None and one._run.turn is not None:
+            found.add(one._run.turn.run)
+    return frozenset(found)
+
+
+def _is_inside(handle_id: str) -> bool:
+    """Whether this thread does the work of that handle, its ancestors or its descendants."""
+    mine = current_run.get()
+    if mine is None:
+        return False
+    here = mine.handle.id
+    return f"{handle_id}/".startswith(f"{here}/") or f"{here}/".startswith(f"{handle_id}/")

@@ -33,10 +33,17 @@ class OpenRequest:
 
 @attrs.frozen
 class Accepted:
-    """An answer that was accepted, and the handle it went to."""
+    """An answer that was accepted.
+
+    Attributes:
+        answer: What was said.
+        handle_id: The handle it went to; by id, so that a closed one is not kept alive.
+        runs: Ids of the turns that it let go on: the asker's and its suspended ancestors'.
+    """
 
     answer: Answer
-    handle: Handle
+    handle_id: str
+    runs: frozenset[str]
 
 
 class RequestBook:
@@ -100,13 +107,12 @@ class RequestBook:
             raise UnknownRequest(answer.id, tuple(self._open))
         raise NothingSuspended(answer.id)
 
-    def accept(self, answer: Answer) -> OpenRequest:
+    def accept(self, answer: Answer, runs: frozenset[str]) -> None:
         """Move a request from open to answered; from now on no other answer is taken."""
         found = self._open.pop(answer.id)
-        self._answered[answer.id] = Accepted(answer, found.handle)
+        self._answered[answer.id] = Accepted(answer, found.handle.id, runs)
         if len(self._answered) > _ANSWERED_KEPT:
             self._answered.popitem(last=False)
-        return found
 
 
 def _says_the_same(first: Answer, second: Answer) -> bool:

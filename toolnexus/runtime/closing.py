@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from toolnexus.client.turn import Turn, settled_checkpoint
-from toolnexus.clock import Signal
+from toolnexus.clock import Clock, RealClock, Signal
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import FailedTurn, Handle
@@ -18,6 +19,9 @@ logger = logging.getLogger(__name__)
 _GRACE_SECONDS: Final = 0.05
 """How long an interrupted turn has to unwind by itself: an aborted request takes under a
 millisecond, foreign code may take for ever."""
+
+# How long foreign code takes to let go of a thread is not virtual.
+_real: Final = RealClock()
 
 _INTERRUPTED: Final = End("interrupted", "interrupted")
 
@@ -32,35 +36,40 @@ class Closing:
         """End what `handle` is doing, and what its halted or running task calls do."""
         core = self._core
         with core.deciding() as effects:
-            top = self._top_locked(handle)
-            affected = self._below_locked(top)
+            affected = self._below_locked(self._top_locked(handle))
+            # First, so that no end below sets a parked ancestor going again.
+            self._withdraw_locked(affected, effects)
             runs = [one._run for one in affected if one._run is not None]
             for run in runs:
+                run.is_stopping = True
                 effects.add(run.cancel.cancel, "interrupted")
-            if not runs:
-                self._withdraw_locked(affected, effects)
         if runs:
             self._unwind(runs)
             with core.deciding() as effects:
                 self._force_locked(runs, effects)
-                self._withdraw_locked(affected, effects)
+                self._withdraw_locked([run.handle for run in runs], effects)
 
     def close(self, handle: Handle, *, force: bool = False, reason: str | None = None) -> None:
         """End `handle` and everything below it, leaves first. Idempotent."""
         core = self._core
-        with core.lock:
-            if handle._is_closing or handle._state is State.CLOSED:
-                return
-            doomed = []
-            for one in core.subtree_locked(handle):
-                if not one._is_closing:
-                    one._is_closing = True
-                    doomed.append(one)
+        with core.deciding() as effects:
+            below = [
+                one for one in core.subtree_locked(handle) if one._state is not State.CLOSED
+            ]
+            doomed = [one for one in below if not one._is_closing]
+            others = [one for one in below if one._is_closing]
+            for one in doomed:
+                one._is_closing = True
             runs = [one._run for one in doomed if one._run is not None]
+            for run in runs:
+                if not run.is_started:
+                    core.settle_locked(run, _INTERRUPTED, effects)
         if runs and not force:
             self._let_finish(runs)
         self._stop(runs)
         why = reason or ("interrupted" if force else "closed")
+        if doomed and others:
+            self._await_closed(others)
         # Children were appended after their parents, so from the back it is leaves first.
         for one in reversed(doomed):
             self._end(one, why)
@@ -70,6 +79,7 @@ class Closing:
         with core.deciding() as effects:
             late = [run for run in runs if not run.is_over]
             for run in late:
+                run.is_stopping = True
                 core.note_locked(run.handle, "escalate to interrupt", effects)
                 effects.add(run.cancel.cancel, "interrupted")
         if late:
@@ -90,9 +100,6 @@ class Closing:
         with core.deciding() as effects:
             if handle._state is State.CLOSED:
                 return
-            if handle._run is not None:
-                # Woken between the interrupt and now is impossible; queued is not.
-                core.settle_locked(handle._run, _INTERRUPTED, effects)
             if handle._parked is not None:
                 core.book.withdraw(handle._parked.calls)
             core.move_locked(handle, Cause.CLOSE, why, effects)
@@ -103,6 +110,7 @@ class Closing:
             waiters, handle._waiters = handle._waiters, None
             for future in waiters or ():
                 effects.settle(future, closed)
+            core.tell_watchers_locked(handle, effects)
             core.remove_locked(handle)
             following = core.continue_parent_locked(handle, effects)
             if following is not None and following.is_started:
@@ -134,29 +142,40 @@ class Closing:
     # -- how it ends them ---------------------------------------------------------------------
 
     def _unwind(self, runs: list[Run]) -> None:
-        """Give cancelled turns a moment to end by themselves."""
+        """Give cancelled turns a moment of real time to end by themselves."""
         inside = _runs_of_this_thread()
-        self._await_end([run for run in runs if run not in inside], _GRACE_SECONDS)
+        self._await_end([run for run in runs if run not in inside], _real, _GRACE_SECONDS)
 
     def _let_finish(self, runs: list[Run]) -> None:
         """Give running turns the shutdown time; a queued one will not begin any more."""
         inside = _runs_of_this_thread()
         waited = [run for run in runs if run.is_started and run not in inside]
-        self._await_end(waited, self._core.options.shutdown_ms / 1000)
+        self._await_end(waited, self._core.clock, self._core.options.shutdown_ms / 1000)
 
-    def _await_end(self, runs: list[Run], seconds: float) -> None:
-        clock = self._core.clock
+    def _await_end(self, runs: list[Run], clock: Clock, seconds: float) -> None:
         limit = clock.monotonic() + seconds
         for run in runs:
-            ended = Signal()
+            self._await(run.handle, lambda run=run: run.is_over, clock, limit)  # type: ignore[misc]
+
+    def _await_closed(self, handles: list[Handle]) -> None:
+        """Let another thread finish closing what is below; not for ever, it may be this one."""
+        limit = _real.monotonic() + self._core.options.shutdown_ms / 1000 + 1
+        for one in handles:
+            self._await(one, lambda one=one: one._state is State.CLOSED, _real, limit)  # type: ignore[misc]
+
+    def _await(
+        self, handle: Handle, has_happened: Callable[[], bool], clock: Clock, limit: float
+    ) -> None:
+        """Wait until `has_happened`, or until `clock` reads `limit`."""
+        while True:
+            changed = Signal()
             with self._core.lock:
-                if run.is_over:
-                    continue
-                run.watchers.append(ended)
-            while not run.is_over:
-                left = limit - clock.monotonic()
-                if left <= 0 or (clock.wait(ended, left) and not run.is_over):
-                    break
+                if has_happened():
+                    return
+                self._core.watch_locked(handle, changed)
+            left = limit - clock.monotonic()
+            if left <= 0 or not clock.wait(changed, left):
+                return
 
     def _force_locked(self, runs: list[Run], effects: Effects) -> None:
         """Settle what has not ended: its thread is in foreign code, or never began."""

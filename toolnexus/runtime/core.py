@@ -17,6 +17,7 @@ from toolnexus.budget import Budget
 from toolnexus.checkpoint import CallState, Checkpoint
 from toolnexus.client.metrics import Meter, MetricEvent
 from toolnexus.client.turn import Turn, settled_checkpoint
+from toolnexus.clock import Signal
 from toolnexus.errors import ConfigError
 from toolnexus.messages import TaskResult, Usage
 from toolnexus.runtime import ledger
@@ -84,7 +85,8 @@ class Core:
         self.pool.after_fork()
         with self.deciding() as effects:
             for handle in self.handles.values():
-                handle._waiters, handle._queue, handle._stale_runs = None, None, 0
+                handle._waiters = handle._watchers = handle._queue = None
+                handle._stale_runs = 0
                 handle._running_children = 0
                 if handle._run is not None:
                     handle._run.is_started = False
@@ -212,8 +214,7 @@ class Core:
         run.is_started = True
         why = "wake" if run.cause is Cause.WAKE else "replay"
         self.move_locked(handle, run.cause, why, effects)
-        for watcher in run.watchers:
-            effects.add(watcher.set)
+        self.tell_watchers_locked(handle, effects)
         if run.submits:
             effects.add(self.pool.submit, run)
         return True
@@ -226,8 +227,6 @@ class Core:
         self.note_locked(handle, f"wake refused SETTLED incomplete (budget {spent})", effects)
         end = End("incomplete", _spent_text(spent), spent)
         self.publish_locked(handle, end, effects)
-        for watcher in run.watchers:
-            effects.add(watcher.set)
 
     def _release_place_locked(self, parent: Handle | None, effects: Effects) -> None:
         """Give a finished child's place to the next queued one that can use it."""
@@ -250,16 +249,14 @@ class Core:
         """
         handle = run.handle
         run.is_over = True
-        run.asking = None
         handle._run = None
         if end.status == "pending":
             self._park_locked(run, effects)
         else:
             self._leave_locked(run, end, effects)
+        run.asking = None
         self.publish_locked(handle, end, effects)
         self._meter_locked(run, end, effects)
-        for watcher in run.watchers:
-            effects.add(watcher.set)
         if run.is_started:
             self._release_place_locked(handle.parent, effects)
         elif handle.parent is not None and handle.parent._queue is not None:
@@ -305,6 +302,19 @@ class Core:
         waiters, handle._waiters = handle._waiters, None
         for future in waiters or ():
             effects.settle(future, result)
+        self.tell_watchers_locked(handle, effects)
+
+    def watch_locked(self, handle: Handle, signal: Signal) -> None:
+        """Set `signal` when a run of `handle` next starts or ends."""
+        if handle._watchers is None:
+            handle._watchers = []
+        handle._watchers.append(signal)
+
+    def tell_watchers_locked(self, handle: Handle, effects: Effects) -> None:
+        """Wake everybody who watches `handle`."""
+        watchers, handle._watchers = handle._watchers, None
+        for signal in watchers or ():
+            effects.add(signal.set)
 
     def result_locked(self, handle: Handle, end: End) -> TaskResult:
         """Return what `end` means to the outside."""

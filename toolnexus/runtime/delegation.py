@@ -90,10 +90,10 @@ class Delegation:
     def _first_turn(self, run: Run, child: Handle, prompt: str) -> TaskResult:
         core = self._core
         with core.deciding() as effects:
-            if run.is_over:
+            if run.is_over or run.is_stopping:
                 raise Cancelled("interrupted")
             future = core.new_future_locked(child)
-            if child._state is not State.IDLE or child._run is not None:
+            if child._state is not State.IDLE or child._run is not None or child._is_closing:
                 return TaskResult("the new agent is not idle", is_error=True, status="error")
             mine = Run(child, Cause.WAKE, core.execute, prompt=prompt, submits=False)
             core.admit_locked(mine, effects)
@@ -103,6 +103,8 @@ class Delegation:
         core = self._core
         future: Future[TaskResult] | None = None
         with core.deciding() as effects:
+            if run.is_over or run.is_stopping:
+                raise Cancelled("interrupted")
             child = core.find_locked(child_id)
             if child is None:
                 return None

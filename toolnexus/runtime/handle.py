@@ -13,6 +13,7 @@ import attrs
 
 from toolnexus.budget import Budget
 from toolnexus.checkpoint import Checkpoint
+from toolnexus.clock import Signal
 from toolnexus.codec import JsonValue
 from toolnexus.errors import SpawnError
 from toolnexus.messages import InboxItem, Message, TaskResult
@@ -83,6 +84,7 @@ class Handle:
         "_waiters",
         "_wake_again",
         "_wall",
+        "_watchers",
         "budget",
         "definition",
         "depth",
@@ -123,6 +125,8 @@ class Handle:
         self._parked: Checkpoint | None = None
         self._failed: FailedTurn | None = None
         self._waiters: list[Future[TaskResult]] | None = None
+        # Set when a run starts or ends: whoever waits may then take a run over.
+        self._watchers: list[Signal] | None = None
         self._wake_again = False
         self._is_closing = False
         # Children whose turn waits for one of the max_concurrent places, in wake order.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from toolnexus.cancel import CancelToken
-from toolnexus.clock import Signal
 from toolnexus.messages import InboxItem, Status
 from toolnexus.runtime.state import Cause
 from toolnexus.suspension import Request
@@ -60,6 +59,7 @@ class Run:
         drained: Inbox items taken by it.
         is_started: Whether it has left the queue for a place below its parent.
         began: Clock instant of its admission.
+        is_stopping: Whether an interrupt has begun: it may start nothing more.
         is_stale: Whether its thread was still busy when its result was settled.
         is_over: Whether its result is settled; what its thread does after that counts no more.
         asking: The request an inline interpreter is deciding now.
@@ -79,10 +79,10 @@ class Run:
         "is_retry",
         "is_stale",
         "is_started",
+        "is_stopping",
         "prompt",
         "submits",
         "turn",
-        "watchers",
     )
 
     def __init__(
@@ -112,10 +112,10 @@ class Run:
         self.is_started = False
         self.is_over = False
         self.is_stale = False
+        self.is_stopping = False
         self.asking: Request | None = None
         # Whether a worker is told when it starts; a waiter that takes over is told instead.
         self.submits = submits
-        self.watchers: list[Signal] = []
 
     def claim(self) -> bool:
         """Take the run; True for exactly one caller, who then must `execute` it."""

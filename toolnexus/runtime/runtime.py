@@ -59,7 +59,7 @@ class AgentRuntime:
         self._closing = Closing(core)
         self._spawning = Spawning(core, self._closing)
         delegation = Delegation(core, self._waiting, self._spawning, self._closing)
-        self._turns = Turns(core, delegation)
+        self._turns = Turns(core, delegation, self._closing)
         core.execute = self._turns.execute
         self._answers = Answers(core, self._spawning, self._waiting)
         process.watch(self)
@@ -134,11 +134,9 @@ class AgentRuntime:
             ack, run = self._spawning.wake_locked(
                 handle, prompt, effects, submits=timeout is not None
             )
-            if run is None:
+            if run is None and not ack.ok:
                 if handle._waiters is not None:
                     handle._waiters.remove(future)
-                if ack.ok:
-                    return TaskResult("a turn is under way; this one follows it", status="done")
                 status = "closed" if ack.error == "closed" else "error"
                 end = (
                     End("closed", "closed")
@@ -229,13 +227,13 @@ class AgentRuntime:
 
         What `resume` raises is raised here.
         """
-        handle, run = self._answers.accept(answer)
+        handle_id, run = self._answers.accept(answer)
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
 
         def see_through() -> None:
             try:
-                self._answers.see_through(handle, run)
+                self._answers.see_through(handle_id, run)
             except BaseException as error:
                 future.set_exception(error)
                 raise

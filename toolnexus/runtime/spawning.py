@@ -66,9 +66,7 @@ class Spawning:
             if handle._is_closing or handle._state is State.CLOSED:
                 return Ack(ok=False, error=f"inbox closed: {handle.id}")
             cap = core.options.inbox_cap
-            # What a running turn has drained comes back if the turn does not complete.
-            held = 0 if handle._run is None else len(handle._run.drained)
-            if len(handle._inbox) + held >= cap:
+            if len(handle._inbox) >= cap:
                 text = f"post REJECTED (inbox full, cap {cap}) from {item.sender}"
                 core.note_locked(handle, text, effects)
                 return Ack(ok=False, error=f"inbox full: {handle.id}")

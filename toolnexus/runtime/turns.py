@@ -17,6 +17,7 @@ from toolnexus.client.model import Model
 from toolnexus.client.turn import Turn
 from toolnexus.errors import Cancelled, ConfigError, LlmError, RunTimeoutError, ToolnexusError
 from toolnexus.runtime import ledger
+from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.delegation import Delegation
@@ -24,7 +25,7 @@ from toolnexus.runtime.gate import TurnGate
 from toolnexus.runtime.handle import Handle, path_of
 from toolnexus.runtime.inbox import compose
 from toolnexus.runtime.run import End, Run, current_run
-from toolnexus.runtime.state import Cause, State
+from toolnexus.runtime.state import Cause
 from toolnexus.runtime.task import TaskTool
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import Tool, ToolResult
@@ -52,9 +53,10 @@ class _Gear:
 class Turns:
     """Executes runs. Thread-safe."""
 
-    def __init__(self, core: Core, delegation: Delegation) -> None:
+    def __init__(self, core: Core, delegation: Delegation, closing: Closing) -> None:
         options = core.options
         self._core = core
+        self._closing = closing
         self._delegation = delegation
         self.gate = TurnGate(options.max_concurrent_turns, core.clock)
         places = max(options.max_concurrent_turns, 10)
@@ -82,7 +84,10 @@ class Turns:
                 if is_settled:
                     break
         except BaseException as error:
-            end = _end_of_thread(error)
+            if isinstance(error, KeyboardInterrupt):
+                # Reaches the children too, whichever threads run them.
+                self._closing.interrupt(run.handle)
+            end = End("error", f"the turn's thread was ended by {type(error).__name__}")
             _, following = self._conclude(run, end)
             if following is not None and following.is_started:
                 self._core.pool.submit(following)
@@ -102,8 +107,7 @@ class Turns:
                     run.is_stale = False
                     handle._stale_runs -= 1
                     logger.info("%s: what a stopped turn still did is dropped", handle.id)
-                for watcher in run.watchers:
-                    effects.add(watcher.set)
+                core.tell_watchers_locked(handle, effects)
                 return True, None
             # An answer or a child's end that came after the last pass over the calls.
             if end.status == "pending" and run.turn is not None and self.due_locked(run):
@@ -184,7 +188,7 @@ class Turns:
         souls = (core.options.system_prompt, definition.soul)
         return _Gear(
             tools,
-            HookChain(definition.hooks or core.options.hooks),
+            HookChain(core.options.hooks if definition.hooks is None else definition.hooks),
             "\n\n".join(part for part in souls if part),
         )
 
@@ -212,12 +216,6 @@ class Turns:
                 if child is None or child._parked is None:
                     due.append(index)
         return due
-
-
-def _end_of_thread(error: BaseException) -> End:
-    if isinstance(error, KeyboardInterrupt):
-        return _INTERRUPTED
-    return End("error", f"the turn's thread was ended by {type(error).__name__}")
 
 
 class _TurnHost:
@@ -251,34 +249,32 @@ class _TurnHost:
         path = list(path_of(self._run.handle))
         return attrs.evolve(request, data={**(request.data or {}), "path": path})
 
-    def interpreter(self) -> WaitFor | None:
+    def ask_inline(self, request: Request) -> WaitFor | None:
+        run, handle = self._run, self._run.handle
+        wait_for, who = self._interpreter()
+        if wait_for is None:
+            return None
+        with self._core.deciding() as effects:
+            run.cancel.raise_if_cancelled()
+            run.asking = request
+            why = f'pending "{request.kind}": {request.prompt}'
+            self._core.move_locked(handle, Cause.SUSPEND, why, effects)
+            self._core.note_locked(handle, f"escalate → {who} answers", effects)
+        return wait_for
+
+    def _interpreter(self) -> tuple[WaitFor | None, str]:
+        """Return the nearest `wait_for` of the ancestor chain, and whose it is."""
         for one in ledger.chain(self._run.handle):
             is_root = one.parent is None
             wait_for = self._core.options.wait_for if is_root else one.definition.wait_for
             if wait_for is not None:
-                who = "self" if one is self._run.handle else one.id
-                return self._inline(wait_for, who)
-        return None
-
-    def _inline(self, wait_for: WaitFor, who: str) -> WaitFor:
-        """Return `wait_for`, with the handle suspended while it decides."""
-
-        def ask(request: Request) -> Answer | None:
-            run, handle = self._run, self._run.handle
-            with self._core.deciding() as effects:
-                run.cancel.raise_if_cancelled()
-                run.asking = request
-                why = f'pending "{request.kind}": {request.prompt}'
-                self._core.move_locked(handle, Cause.SUSPEND, why, effects)
-                self._core.note_locked(handle, f"escalate → {who} answers", effects)
-            return wait_for(request)
-
-        return ask
+                return wait_for, "self" if one is self._run.handle else one.id
+        return None, ""
 
     def answered_inline(self, request: Request, answer: Answer) -> None:  # noqa: ARG002
         run, handle = self._run, self._run.handle
         with self._core.deciding() as effects:
-            if run.is_over or handle._state is not State.SUSPENDED:
+            if run.is_over:
                 raise Cancelled("interrupted")
             run.asking = None
             why = f"Answer ok={str(answer.ok).lower()}"

@@ -52,9 +52,9 @@ class Waiting:
             with core.lock:
                 run = handle._run
                 mine = run is not None and run.is_started and timeout is None and run.claim()
-                if not mine and run is not None:
-                    # Told when the run starts, so that it can be taken over then.
-                    run.watchers.append(signal)
+                if not mine:
+                    # Also told when a run starts, so that it can be taken over then.
+                    core.watch_locked(handle, signal)
             if mine and run is not None:
                 _execute(run)
                 continue
