@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import attrs
 
+from toolnexus.checks import whole_from
 from toolnexus.codec import JsonValue, refuse_unknown
-from toolnexus.errors import ConfigError, LlmError
+from toolnexus.errors import LlmError
 
 DEFAULT_MAX_TURNS: Final = 6
 DEFAULT_MAX_CONCURRENT: Final = 8
@@ -22,24 +23,8 @@ _JITTER_MS: Final = 100
 _RETRY_AFTER_MAX: Final = 2**31 - 1
 
 
-def _positive(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigError(
-            f"{type(instance).__name__}.{attribute.name} must be None or a whole number "
-            f"from 0, not {value!r}"
-        )
-
-
-def _from_one(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    _positive(instance, attribute, value)
-    if value == 0:
-        raise ConfigError(f"Budget.{attribute.name} must be from 1: with 0 no child ever runs")
-
-
-def _limit() -> Any:
-    return attrs.field(default=None, validator=_positive)
+def _limit(least: int = 0) -> Any:
+    return attrs.field(default=None, validator=whole_from(least))
 
 
 @attrs.frozen
@@ -61,7 +46,7 @@ class Budget:
     max_tool_calls: int | None = _limit()
     max_wall_ms: int | None = _limit()
     max_children: int | None = _limit()
-    max_concurrent: int | None = attrs.field(default=None, validator=_from_one)
+    max_concurrent: int | None = _limit(least=1)  # with 0 no child would ever run
     max_depth: int | None = _limit()
 
     def over(self, other: Budget) -> Budget:

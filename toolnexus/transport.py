@@ -7,7 +7,6 @@ half of `Session.post`; a session or adapter of another class is asked as its au
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from typing import Any, Final
@@ -83,10 +82,13 @@ class Transport:
         self._clock = clock
         self._given = session
         self._pool_size = pool_size
-        # Guards _own, _pid and _routes.
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Begin without a session: a forked child must not talk over its parent's sockets."""
+        # Guards _own and _routes.
         self._lock = threading.Lock()
         self._own: requests.Session | None = None
-        self._pid = 0
         self._routes: dict[str, _Route] = {}
 
     def post(
@@ -208,14 +210,11 @@ class Transport:
         if self._given is not None:
             return self._given
         with self._lock:
-            if self._own is None or self._pid != os.getpid():
-                # A forked child must not talk over its parent's sockets.
+            if self._own is None:
                 self._own = requests.Session()
                 for scheme in ("http://", "https://"):
                     adapter = HTTPAdapter(pool_connections=8, pool_maxsize=self._pool_size)
                     self._own.mount(scheme, adapter)
-                self._pid = os.getpid()
-                self._routes = {}
             return self._own
 
     def _route(self, session: requests.Session, url: str, headers: Mapping[str, str]) -> _Route:

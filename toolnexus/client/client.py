@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from toolnexus import process
 from toolnexus.cancel import CancelToken
 from toolnexus.client.hooks import HookChain
 from toolnexus.client.loop import Finished, Kit, Outcome, OverLimit, run_loop
@@ -45,7 +45,7 @@ class LlmClient:
         )
         self._model = Model(self.options, self._transport)
         self._pool = WorkerPool(self.options.max_workers, "toolnexus-client")
-        self._pid = os.getpid()
+        process.watch(self)
 
     def run(
         self,
@@ -80,8 +80,18 @@ class LlmClient:
 
     def close(self) -> None:
         """End the client's threads and connections. A run in progress goes on."""
+        process.unwatch(self)
         self._pool.close(timeout=1.0)
         self._transport.close()
+
+    def after_fork(self) -> None:
+        """Start afresh in a forked child."""
+        self._pool.after_fork()
+        self._transport.after_fork()
+
+    def at_exit(self) -> None:
+        """Let the interpreter end: workers are daemons, and idle ones end at once."""
+        self._pool.close(timeout=0.1)
 
     def __enter__(self) -> LlmClient:
         return self
@@ -99,9 +109,6 @@ class LlmClient:
 
     def _run(self, turn: Turn, tools: dict[str, Tool], cancel: CancelToken) -> RunResult:
         options, clock = self.options, self.options.clock
-        if self._pid != os.getpid():
-            self._pool.after_fork()
-            self._pid = os.getpid()
         began = clock.monotonic()
         meter = Meter(options.on_metric)
         kit = Kit(

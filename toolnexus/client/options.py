@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import attrs
 
+from toolnexus import checks
 from toolnexus.budget import DEFAULT_MAX_TURNS, RETRYABLE_STATUSES, RetryPolicy
 from toolnexus.clock import Clock, RealClock
 from toolnexus.codec import JsonValue
@@ -37,48 +38,15 @@ _KEY_VARIABLES: Final = {
 _KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key")
 
 
-def _whole(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is None and attribute.default is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigError(
-            f"{type(instance).__name__}.{attribute.name} must be a whole number from 0, "
-            f"not {value!r}"
-        )
-
-
-def _callable(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and not callable(value):
-        raise ConfigError(
-            f"{type(instance).__name__}.{attribute.name} must be callable, not {value!r}"
-        )
-
-
-def _text(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is None and attribute.default is None:
-        return
-    if not isinstance(value, str):
-        raise ConfigError(
-            f"{type(instance).__name__}.{attribute.name} must be a str, not {value!r}"
-        )
-
-
 def _style(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
     if value not in STYLES:
         raise ConfigError(f"style must be one of {', '.join(STYLES)}, not {value!r}")
 
 
-def _mapping(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and not isinstance(value, Mapping):
-        raise ConfigError(
-            f"{type(instance).__name__}.{attribute.name} must be a mapping, not {value!r}"
-        )
-
-
 def _base_url(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, str) or not value.startswith(("http://", "https://", "")):
-        raise ConfigError(f"base_url must be an http(s) URL, not {value!r}")
-    if value and not value.startswith(("http://", "https://")):
+    if value == "":
+        return
+    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
         raise ConfigError(
             f"base_url must begin with http:// or https://, such as "
             f"https://api.openai.com/v1, not {value!r}"
@@ -119,32 +87,34 @@ class ClientOptions:
 
     base_url: str = attrs.field(default="", validator=_base_url)
     style: str = attrs.field(default="openai", validator=_style)
-    api_key: str | None = attrs.field(default=None, repr=False, validator=_text)
-    model: str = attrs.field(default="", validator=_text)
-    system_prompt: str = attrs.field(default="", validator=_text)
+    api_key: str | None = attrs.field(default=None, repr=False, validator=checks.text)
+    model: str = attrs.field(default="", validator=checks.text)
+    system_prompt: str = attrs.field(default="", validator=checks.text)
     headers: Mapping[str, str] | None = attrs.field(
-        default=None, repr=False, validator=_mapping
+        default=None, repr=False, validator=checks.mapping
     )
     session: requests.Session | None = attrs.field(default=None, repr=False)
-    timeout_ms: int | None = attrs.field(default=None, validator=_whole)
-    connect_timeout_ms: int = attrs.field(default=10_000, validator=_whole)
-    read_timeout_ms: int = attrs.field(default=600_000, validator=_whole)
-    retries: int = attrs.field(default=2, validator=_whole)
-    retry_base_ms: int = attrs.field(default=500, validator=_whole)
+    timeout_ms: int | None = attrs.field(default=None, validator=checks.whole_from(0))
+    connect_timeout_ms: int = attrs.field(default=10_000, validator=checks.whole_from(0))
+    read_timeout_ms: int = attrs.field(default=600_000, validator=checks.whole_from(0))
+    retries: int = attrs.field(default=2, validator=checks.whole_from(0))
+    retry_base_ms: int = attrs.field(default=500, validator=checks.whole_from(0))
     retryable_statuses: Iterable[int] = attrs.field(
         default=RETRYABLE_STATUSES, converter=frozenset
     )
-    max_turns: int = attrs.field(default=DEFAULT_MAX_TURNS, validator=_whole)
-    max_tokens: int | None = attrs.field(default=None, validator=_whole)
+    max_turns: int = attrs.field(default=DEFAULT_MAX_TURNS, validator=checks.whole_from(0))
+    max_tokens: int | None = attrs.field(default=None, validator=checks.whole_from(0))
     request_params: Mapping[str, JsonValue] | None = attrs.field(
-        default=None, validator=_mapping
+        default=None, validator=checks.mapping
     )
-    body_transform: BodyTransform | None = attrs.field(default=None, validator=_callable)
-    on_error: OnError | None = attrs.field(default=None, validator=_callable)
+    body_transform: BodyTransform | None = attrs.field(
+        default=None, validator=checks.can_be_called
+    )
+    on_error: OnError | None = attrs.field(default=None, validator=checks.can_be_called)
     hooks: Any = None
-    on_metric: OnMetric | None = attrs.field(default=None, validator=_callable)
-    wait_for: WaitFor | None = attrs.field(default=None, validator=_callable)
-    max_workers: int = attrs.field(default=32, validator=_whole)
+    on_metric: OnMetric | None = attrs.field(default=None, validator=checks.can_be_called)
+    wait_for: WaitFor | None = attrs.field(default=None, validator=checks.can_be_called)
+    max_workers: int = attrs.field(default=32, validator=checks.whole_from(0))
     clock: Clock = attrs.field(factory=RealClock, repr=False)
 
     @property

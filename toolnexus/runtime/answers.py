@@ -12,6 +12,7 @@ from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.run import Run, current_run
+from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.spawning import Spawning
 from toolnexus.runtime.state import Cause
 from toolnexus.runtime.waiting import Waiting
@@ -21,8 +22,11 @@ from toolnexus.suspension import Answer, Request, format_time
 class Answers:
     """Takes answers in and sees the cascade through."""
 
-    def __init__(self, core: Core, spawning: Spawning, waiting: Waiting) -> None:
+    def __init__(
+        self, core: Core, settling: Settling, spawning: Spawning, waiting: Waiting
+    ) -> None:
         self._core = core
+        self._settling = settling
         self._spawning = spawning
         self._waiting = waiting
 
@@ -83,7 +87,7 @@ class Answers:
             return None
         halted = handle._parked
         assert halted is not None  # noqa: S101 - its request is open
-        run = core.replay_locked(handle, halted, effects, is_awaited=True)
+        run = self._settling.replay_locked(handle, halted, effects, is_awaited=True)
         assert run.turn is not None  # noqa: S101 - a replay has its turn
         run.turn.answer(found.index, answer)
         return run

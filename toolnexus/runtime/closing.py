@@ -12,6 +12,7 @@ from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import FailedTurn, Handle
 from toolnexus.runtime.run import End, Run, current_run
+from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause, State
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,9 @@ _INTERRUPTED: Final = End("interrupted", "interrupted")
 class Closing:
     """Stops turns, and ends handles with everything below them."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, settling: Settling) -> None:
         self._core = core
+        self._settling = settling
 
     def interrupt(self, handle: Handle) -> None:
         """End what `handle` is doing, and what its halted or running task calls do."""
@@ -63,7 +65,7 @@ class Closing:
             runs = [one._run for one in doomed if one._run is not None]
             for run in runs:
                 if not run.is_started:
-                    core.settle_locked(run, _INTERRUPTED, effects)
+                    self._settling.settle_locked(run, _INTERRUPTED, effects)
         if runs and not force:
             self._let_finish(runs)
         self._stop(runs)
@@ -112,7 +114,7 @@ class Closing:
                 effects.settle(future, closed)
             core.tell_watchers_locked(handle, effects)
             core.remove_locked(handle)
-            following = core.continue_parent_locked(handle, effects)
+            following = self._settling.continue_parent_locked(handle, effects)
             if following is not None and following.is_started:
                 effects.add(core.pool.submit, following)
 
@@ -185,7 +187,7 @@ class Closing:
             if run.is_started and not run.claim():
                 run.is_stale = True
                 run.handle._stale_runs += 1
-            following = self._core.settle_locked(run, _INTERRUPTED, effects)
+            following = self._settling.settle_locked(run, _INTERRUPTED, effects)
             if following is not None and following.is_started:
                 effects.add(self._core.pool.submit, following)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from toolnexus import checks
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.client.client import index_tools
 from toolnexus.client.options import OnMetric, WaitFor
@@ -48,24 +49,6 @@ def _team(instance: AgentDef, _attribute: attrs.Attribute[Any], value: Any) -> N
             )
 
 
-def _is(kind: type) -> Any:
-    def check(instance: AgentDef, attribute: attrs.Attribute[Any], value: object) -> None:
-        if not isinstance(value, kind):
-            raise ConfigError(
-                f"agent {instance.name!r}: {attribute.name} must be a {kind.__name__}, "
-                f"not {value!r}"
-            )
-
-    return check
-
-
-def _callable(instance: AgentDef, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and not callable(value):
-        raise ConfigError(
-            f"agent {instance.name!r}: {attribute.name} must be callable, not {value!r}"
-        )
-
-
 @attrs.frozen(eq=False)
 class AgentDef:
     """What an agent is. Immutable: one serves any number of runtimes and threads.
@@ -87,9 +70,9 @@ class AgentDef:
     """
 
     name: str = attrs.field(validator=_name)
-    does: str = attrs.field(default="", validator=_is(str))
-    soul: str = attrs.field(default="", validator=_is(str))
-    model: str = attrs.field(default="inherit", validator=_is(str))
+    does: str = attrs.field(default="", validator=checks.text)
+    soul: str = attrs.field(default="", validator=checks.text)
+    model: str = attrs.field(default="inherit", validator=checks.text)
     team: tuple[str, ...] = attrs.field(
         default=(), converter=_tuple, kw_only=True, validator=_team
     )
@@ -97,16 +80,22 @@ class AgentDef:
         default=(), converter=_tuple, kw_only=True, validator=_tools
     )
     members: Mapping[str, AgentDef] = attrs.field(factory=dict, kw_only=True, repr=False)
-    budget: Budget = attrs.field(default=EMPTY_BUDGET, kw_only=True, validator=_is(Budget))
-    wait_for: WaitFor | None = attrs.field(default=None, kw_only=True, validator=_callable)
+    budget: Budget = attrs.field(
+        default=EMPTY_BUDGET, kw_only=True, validator=checks.instance_of(Budget)
+    )
+    wait_for: WaitFor | None = attrs.field(
+        default=None, kw_only=True, validator=checks.can_be_called
+    )
     on_spawn: Callable[[Handle], object] | None = attrs.field(
-        default=None, kw_only=True, validator=_callable
+        default=None, kw_only=True, validator=checks.can_be_called
     )
     on_close: Callable[[Handle, str], object] | None = attrs.field(
-        default=None, kw_only=True, validator=_callable
+        default=None, kw_only=True, validator=checks.can_be_called
     )
     hooks: Any = attrs.field(default=None, kw_only=True)
-    on_metric: OnMetric | None = attrs.field(default=None, kw_only=True, validator=_callable)
+    on_metric: OnMetric | None = attrs.field(
+        default=None, kw_only=True, validator=checks.can_be_called
+    )
 
 
 def index_registry(registry: object) -> dict[str, AgentDef]:

@@ -12,7 +12,7 @@ from toolnexus.runtime.core import Core
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.run import End, Run
-from toolnexus.runtime.state import Cause, State
+from toolnexus.runtime.state import State
 from toolnexus.runtime.waiting import Waiting
 from toolnexus.toolspec import ToolResult
 
@@ -95,8 +95,7 @@ class Delegation:
             future = core.new_future_locked(child)
             if child._state is not State.IDLE or child._run is not None or child._is_closing:
                 return TaskResult("the new agent is not idle", is_error=True, status="error")
-            mine = Run(child, Cause.WAKE, core.execute, prompt=prompt, submits=False)
-            core.admit_locked(mine, effects)
+            self._spawning.first_turn_locked(child, prompt, effects)
         return self._await(run, child, future)
 
     def _reattach(self, run: Run, child_id: str) -> tuple[Handle, TaskResult] | None:

@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import attrs
 
+from toolnexus import checks
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.client.options import ClientOptions
-from toolnexus.errors import ConfigError
 from toolnexus.runtime.definition import AgentDef
-
-
-def _from_one(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(
-            f"{type(instance).__name__}.{attribute.name} must be a whole number from 1, "
-            f"not {value!r}"
-        )
-
-
-def _from_zero(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigError(
-            f"{type(instance).__name__}.{attribute.name} must be a whole number from 0, "
-            f"not {value!r}"
-        )
-
-
-def _budget(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, Budget):
-        raise ConfigError(f"{attribute.name} must be a Budget, not {value!r}")
 
 
 @attrs.frozen(kw_only=True)
@@ -52,10 +30,10 @@ class RuntimeOptions(ClientOptions):
     """
 
     registry: Mapping[str, AgentDef] | Iterable[AgentDef] = attrs.field(factory=dict)
-    default_model: str = ""
-    budget: Budget = attrs.field(default=EMPTY_BUDGET, validator=_budget)
-    inbox_cap: int = attrs.field(default=8, validator=_from_one)
-    max_concurrent_turns: int = attrs.field(default=8, validator=_from_one)
-    max_workers: int = attrs.field(default=32, validator=_from_one)
-    shutdown_ms: int = attrs.field(default=200, validator=_from_zero)
-    trace_limit: int = attrs.field(default=10_000, validator=_from_zero)
+    default_model: str = attrs.field(default="", validator=checks.text)
+    budget: Budget = attrs.field(default=EMPTY_BUDGET, validator=checks.instance_of(Budget))
+    inbox_cap: int = attrs.field(default=8, validator=checks.whole_from(1))
+    max_concurrent_turns: int = attrs.field(default=8, validator=checks.whole_from(1))
+    max_workers: int = attrs.field(default=32, validator=checks.whole_from(1))
+    shutdown_ms: int = attrs.field(default=200, validator=checks.whole_from(0))
+    trace_limit: int = attrs.field(default=10_000, validator=checks.whole_from(0))

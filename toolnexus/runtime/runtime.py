@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from toolnexus.budget import Budget
 from toolnexus.client.client import options_from
 from toolnexus.errors import ConfigError
 from toolnexus.messages import InboxItem, Message, TaskResult
+from toolnexus.runtime.admission import Admission
 from toolnexus.runtime.answers import Answers
 from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
@@ -20,6 +22,7 @@ from toolnexus.runtime.delegation import Delegation
 from toolnexus.runtime.handle import Ack, Handle, HandleView, PendingRequest, Spawn, view_of
 from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.run import End
+from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.spawning import Spawning
 from toolnexus.runtime.state import State
 from toolnexus.runtime.turns import Turns
@@ -55,13 +58,15 @@ class AgentRuntime:
         """
         self.options: RuntimeOptions = options_from(RuntimeOptions, options, given)
         core = self._core = Core(self.options)
-        self._waiting = Waiting(core)
-        self._closing = Closing(core)
-        self._spawning = Spawning(core, self._closing)
-        delegation = Delegation(core, self._waiting, self._spawning, self._closing)
-        self._turns = Turns(core, delegation, self._closing)
+        admission = Admission(core)
+        self._settling = settling = Settling(core, admission)
+        self._waiting = waiting = Waiting(core)
+        self._closing = closing = Closing(core, settling)
+        self._spawning = spawning = Spawning(core, admission, settling, closing)
+        delegation = Delegation(core, waiting, spawning, closing)
+        self._turns = Turns(core, settling, closing, delegation)
         core.execute = self._turns.execute
-        self._answers = Answers(core, self._spawning, self._waiting)
+        self._answers = Answers(core, settling, spawning, waiting)
         process.watch(self)
 
     @property
@@ -317,8 +322,13 @@ class AgentRuntime:
 
     def after_fork(self) -> None:
         """Start afresh in a forked child: turns that ran belong to the parent process."""
-        self._core.after_fork()
+        core = self._core
+        core.lock = threading.RLock()
+        core.pool.after_fork()
         self._turns.gate.after_fork()
+        self._turns.transport.after_fork()
+        with core.deciding() as effects:
+            self._settling.after_fork_locked(effects)
 
     def at_exit(self) -> None:
         """Abort requests in flight, so that the interpreter can end."""

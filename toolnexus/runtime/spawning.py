@@ -9,12 +9,14 @@ from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.errors import ConfigError
 from toolnexus.messages import InboxItem
 from toolnexus.runtime import ledger
+from toolnexus.runtime.admission import Admission
 from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import Ack, Handle, Spawn
 from toolnexus.runtime.run import Run
+from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause, State
 
 logger = logging.getLogger(__name__)
@@ -23,8 +25,12 @@ logger = logging.getLogger(__name__)
 class Spawning:
     """Makes handles, fills inboxes and starts turns."""
 
-    def __init__(self, core: Core, closing: Closing) -> None:
+    def __init__(
+        self, core: Core, admission: Admission, settling: Settling, closing: Closing
+    ) -> None:
         self._core = core
+        self._admission = admission
+        self._settling = settling
         self._closing = closing
 
     def spawn(self, parent: Handle, target: AgentDef | str, budget: Budget | None) -> Spawn:
@@ -93,11 +99,16 @@ class Spawning:
             return Ack(ok=False, error="nothing to do: no prompt, and the inbox is empty"), None
         self._drop_failed_locked(handle, effects)
         run = Run(handle, Cause.WAKE, self._core.execute, prompt=prompt, **how)
-        self._core.admit_locked(run, effects)
+        self._admission.admit_locked(run, effects)
         if run.is_over:
             last = handle.last_result
             return Ack(ok=False, error=last.text if last is not None else "refused"), run
         return Ack(ok=True), run
+
+    def first_turn_locked(self, child: Handle, prompt: str, effects: Effects) -> None:
+        """Start the first turn of a child whose parent's thread waits for it."""
+        run = Run(child, Cause.WAKE, self._core.execute, prompt=prompt, submits=False)
+        self._admission.admit_locked(run, effects)
 
     def retry_locked(
         self, handle: Handle, effects: Effects, *, is_awaited: bool = False
@@ -107,7 +118,7 @@ class Spawning:
         if failed is None or handle._run is not None or handle._is_closing:
             return None
         if failed.checkpoint is not None:
-            return self._core.replay_locked(
+            return self._settling.replay_locked(
                 handle, failed.checkpoint, effects, is_retry=True, is_awaited=is_awaited
             )
         run = Run(
@@ -118,7 +129,7 @@ class Spawning:
             is_retry=True,
             submits=not is_awaited,
         )
-        self._core.admit_locked(run, effects)
+        self._admission.admit_locked(run, effects)
         return run
 
     def _drop_failed_locked(self, handle: Handle, effects: Effects) -> None:

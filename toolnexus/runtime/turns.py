@@ -25,6 +25,7 @@ from toolnexus.runtime.gate import TurnGate
 from toolnexus.runtime.handle import Handle, path_of
 from toolnexus.runtime.inbox import compose
 from toolnexus.runtime.run import End, Run, current_run
+from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause
 from toolnexus.runtime.task import TaskTool
 from toolnexus.suspension import Answer, Request
@@ -53,9 +54,12 @@ class _Gear:
 class Turns:
     """Executes runs. Thread-safe."""
 
-    def __init__(self, core: Core, delegation: Delegation, closing: Closing) -> None:
+    def __init__(
+        self, core: Core, settling: Settling, closing: Closing, delegation: Delegation
+    ) -> None:
         options = core.options
         self._core = core
+        self._settling = settling
         self._closing = closing
         self._delegation = delegation
         self.gate = TurnGate(options.max_concurrent_turns, core.clock)
@@ -112,7 +116,7 @@ class Turns:
             # An answer or a child's end that came after the last pass over the calls.
             if end.status == "pending" and run.turn is not None and self.due_locked(run):
                 return False, None
-            return True, core.settle_locked(run, end, effects)
+            return True, self._settling.settle_locked(run, end, effects)
 
     def _work(self, run: Run) -> End:
         try:

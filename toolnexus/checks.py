@@ -1,0 +1,58 @@
+"""Validators for what a host configures: they say the field, the value, what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import attrs
+
+from toolnexus.errors import ConfigError
+
+Check: TypeAlias = Callable[[Any, "attrs.Attribute[Any]", Any], None]
+
+
+def whole_from(least: int) -> Check:
+    """Return a check for a whole number from `least`; None passes where it is the default."""
+
+    def check(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value is None and attribute.default is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(
+                f"{_place(instance, attribute)} must be a whole number from {least}, "
+                f"not {value!r}"
+            )
+
+    return check
+
+
+def instance_of(kind: type) -> Check:
+    """Return a check for instances of `kind`; None passes where it is the default."""
+
+    def check(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value is None and attribute.default is None:
+            return
+        if not isinstance(value, kind):
+            raise ConfigError(
+                f"{_place(instance, attribute)} must be a {kind.__name__}, not {value!r}"
+            )
+
+    return check
+
+
+def can_be_called(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Check for something callable, or None."""
+    if value is not None and not callable(value):
+        raise ConfigError(f"{_place(instance, attribute)} must be callable, not {value!r}")
+
+
+text: Check = instance_of(str)
+mapping: Check = instance_of(Mapping)
+
+
+def _place(instance: Any, attribute: attrs.Attribute[Any]) -> str:
+    """Return `Class.field`, with the instance's name where it has one."""
+    name = getattr(instance, "name", None)
+    owner = type(instance).__name__ + (f" {name!r}" if isinstance(name, str) else "")
+    return f"{owner}.{attribute.name}"
