@@ -41,7 +41,7 @@ class Budget:
         max_depth: Depth of the deepest handle below (the root is 0); 3 where nothing is given.
     """
 
-    max_turns: int | None = _limit()
+    max_turns: int | None = _limit(least=1)
     max_tokens: int | None = _limit()
     max_tool_calls: int | None = _limit()
     max_wall_ms: int | None = _limit()
@@ -53,6 +53,8 @@ class Budget:
         """Return the limits given here, and those of `other` where none is given here."""
         if other is EMPTY_BUDGET:
             return self
+        if self is EMPTY_BUDGET:
+            return other
         return Budget(
             *(
                 theirs if mine is None else mine

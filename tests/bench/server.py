@@ -9,6 +9,7 @@ calls `add` twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import socket
@@ -107,10 +108,8 @@ def _serve(pipe: Connection) -> None:
         pipe.send(server.sockets[0].getsockname()[1])
         await loop.run_in_executor(None, pipe.recv)
 
-    try:
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
         asyncio.run(main())
-    except (EOFError, KeyboardInterrupt):
-        pass
 
 
 class BenchServer:

@@ -102,7 +102,7 @@ class ClientOptions:
     retryable_statuses: Iterable[int] = attrs.field(
         default=RETRYABLE_STATUSES, converter=frozenset
     )
-    max_turns: int = attrs.field(default=DEFAULT_MAX_TURNS, validator=checks.whole_from(0))
+    max_turns: int = attrs.field(default=DEFAULT_MAX_TURNS, validator=checks.whole_from(1))
     max_tokens: int | None = attrs.field(default=None, validator=checks.whole_from(0))
     request_params: Mapping[str, JsonValue] | None = attrs.field(
         default=None, validator=checks.mapping

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from toolnexus.checkpoint import Checkpoint
 from toolnexus.client.metrics import Meter, MetricEvent
 from toolnexus.client.turn import Turn, settled_checkpoint
@@ -13,6 +15,13 @@ from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import FailedTurn, Handle
 from toolnexus.runtime.run import End, Run
 from toolnexus.runtime.state import Cause, State
+
+_LIMIT_FIELDS: Final = {
+    "maxTurns": "max_turns",
+    "tokens": "max_tokens",
+    "toolCalls": "max_tool_calls",
+    "wallMs": "max_wall_ms",
+}
 
 
 class Settling:
@@ -184,14 +193,9 @@ def _why(end: End, handle: Handle, run: Run) -> str:
 
 
 def _limit_value(handle: Handle, limit: str | None) -> str:
-    names = {
-        "maxTurns": "max_turns",
-        "tokens": "max_tokens",
-        "toolCalls": "max_tool_calls",
-        "wallMs": "max_wall_ms",
-    }
+    """Return the nearest value of the limit that stopped `handle`."""
     for one in ledger.chain(handle):
-        value = getattr(one.budget, names.get(limit or "", ""), None)
+        value = getattr(one.budget, _LIMIT_FIELDS.get(limit or "", ""), None)
         if value is not None:
             return str(value)
     return ""

@@ -32,6 +32,7 @@ class Spawning:
         self._admission = admission
         self._settling = settling
         self._closing = closing
+        self._defaults = Budget(max_turns=core.options.max_turns)
 
     def spawn(self, parent: Handle, target: AgentDef | str, budget: Budget | None) -> Spawn:
         """Return a new child of `parent` in `idle`, or the reason against it."""
@@ -48,7 +49,7 @@ class Spawning:
             refusal = ledger.spawn_refusal(parent, core.clock.monotonic())
             if refusal is not None:
                 return Spawn(None, refusal)
-            wanted = (budget or EMPTY_BUDGET).over(definition.budget)
+            wanted = (budget or EMPTY_BUDGET).over(definition.budget).over(self._defaults)
             carved = ledger.carve(wanted, parent)
             child = core.add_child_locked(parent, definition, carved, effects)
         if definition.on_spawn is not None:

@@ -164,7 +164,7 @@ class Turns:
         gear = self._gear.get(definition)
         if gear is None:
             gear = self._gear[definition] = self._build_gear(definition)
-        timeout, max_turns = options.timeout_ms, handle.budget.max_turns
+        timeout, max_turns = options.timeout_ms, handle.budget.max_turns or options.max_turns
         return Kit(
             model=self._model,
             model_name=self._model_of(handle),
@@ -176,7 +176,7 @@ class Turns:
             pool=core.pool,
             clock=core.clock,
             cancel=run.cancel,
-            max_turns=options.max_turns if max_turns is None else max_turns,
+            max_turns=max_turns,
             deadline=None if timeout is None else core.clock.monotonic() + timeout / 1000,
             host=_TurnHost(core, self, self._delegation, run),
         )
