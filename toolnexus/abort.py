@@ -7,6 +7,7 @@ socket down, be it in connect, in the TLS handshake, before the header or in the
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -17,6 +18,9 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+from urllib3.util import wait_for_write
+
+_IN_PROGRESS: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 # Guards the pairing of flights and connections: without it an abort could hit the next
 # request of a connection that has just gone back to the pool.
@@ -31,6 +35,10 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Aborted(ConnectionAbortedError):
+    """The request was aborted before it had a socket, so no other address is tried."""
 
 
 class Flight:
@@ -51,7 +59,7 @@ class Flight:
         """
         with _pairing:
             if self._is_aborted:
-                raise ConnectionAbortedError("request aborted")
+                raise _Aborted("request aborted")
             connection.flight = self
             self._connection, self._socket = connection, sock
 
@@ -110,7 +118,7 @@ class _Abortable(HTTPConnection):
             raise NewConnectionError(self, f"Failed to connect: {error}") from error
 
     def _connect_aimed(self, flight: Flight) -> socket.socket:
-        """Connect like `socket.create_connection`, aiming before each attempt blocks."""
+        """Connect like `socket.create_connection`, aimed for as long as an attempt blocks."""
         failure: OSError = OSError(f"{self.host} has no address")
         for family, kind, proto, _, address in socket.getaddrinfo(
             self._dns_host, self.port, 0, socket.SOCK_STREAM
@@ -119,17 +127,34 @@ class _Abortable(HTTPConnection):
             try:
                 for option in self.socket_options or ():
                     sock.setsockopt(*option)
-                if isinstance(self.timeout, (int, float)) or self.timeout is None:
-                    sock.settimeout(self.timeout)
                 if self.source_address:
                     sock.bind(self.source_address)
-                flight.aim(self, sock)
-                sock.connect(address)
+                self._connect_one(flight, sock, address)
                 return sock
+            except _Aborted:
+                sock.close()
+                raise
             except OSError as error:
                 sock.close()
                 failure = error
+            except BaseException:
+                sock.close()
+                raise
         raise failure
+
+    def _connect_one(self, flight: Flight, sock: socket.socket, address: Any) -> None:
+        timeout = self.timeout
+        if not (timeout is None or isinstance(timeout, (int, float))):
+            timeout = socket.getdefaulttimeout()
+        sock.settimeout(0)
+        _raise_unless(sock.connect_ex(address), _IN_PROGRESS)
+        # Only now: a socket that does not connect yet cannot be shut down, so an abort just
+        # before the attempt would be lost.
+        flight.aim(self, sock)
+        if not wait_for_write(sock, timeout):
+            raise TimeoutError("timed out")
+        _raise_unless(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), (0,))
+        sock.settimeout(timeout)
 
 
 class _AbortableTls(_Abortable, HTTPSConnection):
@@ -147,29 +172,67 @@ class _AbortableTls(_Abortable, HTTPSConnection):
         sock = super()._connect_aimed(flight)
         # TLS takes the descriptor out of the plain socket, so a duplicate stands in for it
         # until the handshake is over.
-        self._handshake = sock.dup()
-        flight.aim(self, self._handshake)
+        try:
+            self._handshake = sock.dup()
+            flight.aim(self, self._handshake)
+        except BaseException:
+            sock.close()
+            raise
         return sock
 
 
 class _Pool(HTTPConnectionPool):
     ConnectionCls = _Abortable
 
+    def _put_conn(self, conn: Any) -> None:
+        _unpair(conn)
+        super()._put_conn(conn)
+
 
 class _TlsPool(HTTPSConnectionPool):
     ConnectionCls = _AbortableTls
 
+    def _put_conn(self, conn: Any) -> None:
+        _unpair(conn)
+        super()._put_conn(conn)
 
-_POOL_CLASSES: Final = {"http": _Pool, "https": _TlsPool}
+
+def _unpair(connection: object) -> None:
+    """Part a connection from its request before the next one can have it."""
+    if isinstance(connection, _Abortable):
+        with _pairing:
+            connection.flight = None
+
+
+_POOL_CLASSES: Final[dict[type, type[HTTPConnectionPool]]] = {
+    HTTPConnectionPool: _Pool,
+    HTTPSConnectionPool: _TlsPool,
+}
 
 
 def make_abortable(adapter: object) -> None:
-    """Let connections that `adapter` makes from now on be aborted from another thread."""
-    manager = getattr(adapter, "poolmanager", None)
-    if isinstance(manager, urllib3.PoolManager):
-        manager.pool_classes_by_scheme = _POOL_CLASSES
-    for proxied in getattr(adapter, "proxy_manager", {}).values():
-        proxied.pool_classes_by_scheme = _POOL_CLASSES
+    """Let connections that `adapter` makes from now on be aborted from another thread.
+
+    Pools of another class (a SOCKS proxy's, a user's own) stay what they are.
+    """
+    managers = [getattr(adapter, "poolmanager", None)]
+    managers.extend(getattr(adapter, "proxy_manager", {}).values())
+    for manager in managers:
+        if isinstance(manager, urllib3.PoolManager):
+            manager.pool_classes_by_scheme = {
+                scheme: _POOL_CLASSES.get(kind, kind)
+                for scheme, kind in manager.pool_classes_by_scheme.items()
+            }
+            # Pools that were made before are forgotten, so that none is used again; requests
+            # on their way end as they would have.
+            for key in manager.pools.keys():  # noqa: SIM118 - it cannot be iterated
+                if type(manager.pools.get(key)) in _POOL_CLASSES:
+                    manager.pools.pop(key, None)
+
+
+def _raise_unless(code: int, fine: tuple[int, ...]) -> None:
+    if code not in fine:
+        raise OSError(code, os.strerror(code))
 
 
 def _plain(sock: Any) -> socket.socket:

@@ -118,7 +118,10 @@ class RetryPolicy:
 def parse_retry_after(value: str | None) -> float | None:
     """Return the seconds of a `Retry-After` header; None for all but plain ASCII digits."""
     text = (value or "").strip()
-    if not (text.isascii() and text.isdigit()) or len(text) > 10:
+    if not (text.isascii() and text.isdigit()):
         return None
-    seconds = int(text)
+    digits = text.lstrip("0") or "0"
+    if len(digits) > 10:  # int() takes its time over long texts, and refuses very long ones
+        return None
+    seconds = int(digits)
     return float(seconds) if seconds <= _RETRY_AFTER_MAX else None

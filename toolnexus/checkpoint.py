@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import attrs
 
@@ -16,8 +16,8 @@ from toolnexus.toolspec import ToolResult
 SCHEMAS: Final = {1: "first form"}
 CURRENT_SCHEMA: Final = max(SCHEMAS)
 
-CallStatus: TypeAlias = Literal["ready", "started", "open", "done"]
-"""Not started; in flight; waiting for an answer; finished with a result."""
+CallStatus: TypeAlias = Literal["ready", "started", "open", "stalled", "done"]
+"""Not started; in flight; waits for an answer; waits for a retry of its child; has a result."""
 
 _CALL_KEYS: Final = (
     "id",
@@ -32,6 +32,8 @@ _CALL_KEYS: Final = (
     "child",
 )
 _KEYS: Final = ("schema", "run", "base", "messages", "calls", "turns", "usage", "toolCalls")
+
+_KINDS: Final = {str: "string", int: "integer", list: "array"}
 
 
 @attrs.frozen
@@ -90,14 +92,17 @@ class CallState:
         """
         data = refuse_unknown("CallState", data, _CALL_KEYS, _CALL_KEYS[:4])
         if data["status"] not in get_args(CallStatus):
-            raise WireFormatError(f"CallState.status is {data['status']!r}")
+            known = ", ".join(get_args(CallStatus))
+            raise WireFormatError(
+                f"CallState.status must be one of {known}, not {data['status']!r}"
+            )
         request, answer, result = data.get("request"), data.get("answer"), data.get("result")
         return cls(
-            id=data["id"],
-            name=data["name"],
-            arguments=data["arguments"],
+            id=_typed("CallState", data, "id", str),
+            name=_typed("CallState", data, "name", str),
+            arguments=_typed("CallState", data, "arguments", str),
             status=data["status"],
-            attempt=data.get("attempt", 0),
+            attempt=_typed("CallState", data, "attempt", int) if "attempt" in data else 0,
             request=None if request is None else Request.from_dict(request),
             asked_at=data.get("askedAt"),
             answer=None if answer is None else Answer.from_dict(answer),
@@ -162,20 +167,36 @@ class Checkpoint:
             WireFormatError: The schema is unknown or newer, a key is unknown or missing, or a
                 part is malformed.
         """
-        schema = data.get("schema")
-        if schema not in SCHEMAS:
-            known = ", ".join(map(str, SCHEMAS))
-            raise WireFormatError(
-                f"checkpoint schema {schema!r} cannot be read by this release (reads {known}); "
-                "a newer toolnexus wrote it"
-            )
+        _check_schema(data)
         data = refuse_unknown("Checkpoint", data, _KEYS, _KEYS)
+        messages = tuple(_typed("Checkpoint", data, "messages", list))
+        if not all(isinstance(message, dict) for message in messages):
+            raise WireFormatError("Checkpoint.messages must be a list of objects")
         return cls(
-            run=data["run"],
-            base=data["base"],
-            messages=tuple(data["messages"]),
-            calls=tuple(CallState.from_dict(call) for call in data["calls"]),
-            turns=data["turns"],
+            run=_typed("Checkpoint", data, "run", str),
+            base=_typed("Checkpoint", data, "base", int),
+            messages=messages,
+            calls=tuple(map(CallState.from_dict, _typed("Checkpoint", data, "calls", list))),
+            turns=_typed("Checkpoint", data, "turns", int),
             usage=Usage.from_dict(data["usage"]),
-            tool_calls=data["toolCalls"],
+            tool_calls=_typed("Checkpoint", data, "toolCalls", int),
         )
+
+
+def _check_schema(data: object) -> None:
+    schema = data.get("schema") if isinstance(data, Mapping) else None
+    if type(schema) is int and schema in SCHEMAS:
+        return
+    known = ", ".join(map(str, SCHEMAS))
+    newer = type(schema) is int and schema > CURRENT_SCHEMA
+    raise WireFormatError(
+        f"checkpoint schema {schema!r} cannot be read by this release (reads {known})"
+        + ("; a newer toolnexus wrote it" if newer else "")
+    )
+
+
+def _typed(owner: str, data: Mapping[str, JsonValue], key: str, kind: type) -> Any:
+    value = data[key]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise WireFormatError(f"{owner}.{key} must be a JSON {_KINDS[kind]}, not {value!r}")
+    return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from datetime import datetime, timezone
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Signal:
@@ -32,6 +32,7 @@ class Signal:
             self.condition.notify_all()
 
 
+@runtime_checkable
 class Clock(Protocol):
     """What toolnexus asks of time. Every wait and every reading goes through one of these."""
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 import attrs
 
 from toolnexus.codec import JsonValue, refuse_unknown
-from toolnexus.suspension import Request
+from toolnexus.errors import WireFormatError
+from toolnexus.suspension import Request, require_text
 
 if TYPE_CHECKING:
     from toolnexus.checkpoint import Checkpoint
@@ -151,7 +152,7 @@ class RunResult:
         pending, checkpoint = data.get("pending"), data.get("checkpoint")
         return cls(
             text=data["text"],
-            status=data["status"],
+            status=_status(data["status"], "RunResult"),
             messages=list(data.get("messages", ())),
             turns=data.get("turns", 0),
             usage=Usage.from_dict(data.get("usage", {})),
@@ -215,7 +216,7 @@ class TaskResult:
         return cls(
             data["text"],
             data.get("isError", False),
-            data["status"],
+            _status(data["status"], "TaskResult"),
             None if pending is None else Request.from_dict(pending),
             None if path is None else tuple(path),
             data.get("turns", 0),
@@ -234,9 +235,9 @@ class InboxItem:
         text: The text; untrusted unless an ancestor sent it.
     """
 
-    sender: str
-    channel: str
-    text: str
+    sender: str = attrs.field(validator=require_text)
+    channel: str = attrs.field(validator=require_text)
+    text: str = attrs.field(validator=require_text)
 
     def to_dict(self) -> dict[str, str]:
         """Return the three texts under their field names."""
@@ -247,7 +248,14 @@ class InboxItem:
         """Read what `to_dict` wrote.
 
         Raises:
-            WireFormatError: A key is unknown or missing.
+            WireFormatError: A key is unknown or missing, or a value is no text.
         """
         keys = ("sender", "channel", "text")
         return cls(**refuse_unknown("InboxItem", data, keys, keys))
+
+
+def _status(value: object, owner: str) -> Status:
+    for status in STATUSES:
+        if status == value:
+            return status
+    raise WireFormatError(f"{owner}.status must be one of {', '.join(STATUSES)}, not {value!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -13,6 +14,9 @@ from toolnexus.codec import JsonValue, check_json, refuse_unknown
 from toolnexus.errors import WireFormatError
 
 _REQUEST_KEYS: Final = ("id", "kind", "prompt", "url", "data", "expiresAt")
+_RFC_3339: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
 _ANSWER_KEYS: Final = ("id", "ok", "data", "reason")
 
 
@@ -176,14 +180,15 @@ def parse_time(text: object, where: str) -> datetime | None:
     """
     if text is None:
         return None
-    if isinstance(text, str):
+    found = _RFC_3339.fullmatch(text) if isinstance(text, str) else None
+    if found:
+        date, time, fraction, offset = found.groups()
+        # Python 3.10 reads neither `Z` nor a fraction of other than 3 or 6 digits.
+        offset = "+00:00" if offset in "Zz" else offset
         try:
-            moment = datetime.fromisoformat(text.replace("Z", "+00:00").replace("z", "+00:00"))
+            return datetime.fromisoformat(f"{date}T{time}.{(fraction or '')[:6]:0<6}{offset}")
         except ValueError:
             pass
-        else:
-            if moment.utcoffset() is not None:
-                return moment
     raise WireFormatError(
         f"{where} must be an RFC 3339 time with an offset, such as 2026-01-31T12:00:00Z, "
         f"not {text!r}"

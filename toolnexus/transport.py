@@ -7,6 +7,7 @@ half of `Session.post`; a session or adapter of another class is asked as its au
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Mapping
 from typing import Any, Final
@@ -45,7 +46,7 @@ class HttpReply:
 class _Route:
     """Where a URL leads with the session's settings merged."""
 
-    stamp: tuple[object, ...]
+    stamp: tuple[object, ...] = attrs.field(repr=False)
     pool: HTTPConnectionPool
     target: str
     headers: dict[str, str] = attrs.field(repr=False)
@@ -151,7 +152,7 @@ class Transport:
                     redirect=False,
                     assert_same_host=False,
                     preload_content=False,
-                    timeout=timeout,
+                    timeout=urllib3.Timeout(connect=timeout[0], read=timeout[1]),
                 )
             except ClosedPoolError:
                 # The session dropped the pool (it keeps the ten last used); nothing was sent.
@@ -172,7 +173,7 @@ class Transport:
         url: str,
         headers: Mapping[str, str],
         body: bytes,
-        timeout: urllib3.Timeout,
+        timeout: tuple[float, float],
         patience: Patience,
     ) -> HttpReply:
         make_abortable(session.get_adapter(url))
@@ -180,11 +181,14 @@ class Transport:
             url,
             data=body,
             headers=dict(headers),
-            timeout=timeout,  # type: ignore[arg-type]  # requests takes urllib3's own value too
+            timeout=timeout,
             allow_redirects=False,
             stream=True,
         ) as response:
-            content = self._read(response.raw, patience.deadline)
+            if isinstance(response.raw, urllib3.BaseHTTPResponse):
+                content = self._read(response.raw, patience.deadline)
+            else:
+                content = response.content  # a user's adapter may give any file there
             return HttpReply(response.status_code, response.headers, content)
 
     def _read(self, response: Any, deadline: float | None) -> bytes:
@@ -199,12 +203,13 @@ class Transport:
                 raise TimeoutError("deadline passed while the body came in")
         return b"".join(chunks)
 
-    def _timeout(self, patience: Patience) -> urllib3.Timeout:
+    def _timeout(self, patience: Patience) -> tuple[float, float]:
+        """Return seconds to connect and seconds to read."""
         connect, read = patience.connect_seconds, patience.read_seconds
         if patience.deadline is not None:
             left = max(patience.deadline - self._clock.monotonic(), 0.001)
             connect, read = min(connect, left), min(read, left)
-        return urllib3.Timeout(connect=connect, read=read)
+        return connect, read
 
     def _session(self) -> requests.Session:
         if self._given is not None:
@@ -259,7 +264,10 @@ def _find_route(
 ) -> _Route:
     adapter = session.get_adapter(url)
     assert isinstance(adapter, HTTPAdapter)  # noqa: S101 - _is_plain asked
-    request = requests.Request("POST", url, headers={**session.headers, **headers}, data=b"{}")
+    # A session header of None takes the header away, as `requests` has it.
+    own: Mapping[str, Any] = session.headers
+    kept = {name: value for name, value in own.items() if value is not None}
+    request = requests.Request("POST", url, headers={**kept, **headers}, data=b"{}")
     prepared = request.prepare()
     del prepared.headers["Content-Length"]
     settings = session.merge_environment_settings(url, {}, None, None, None)
@@ -287,9 +295,13 @@ def _network_error(url: str, error: Exception) -> LlmError:
     if isinstance(reason, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
         # Not retried: the provider may be at work on it, and will bill for it.
         return LlmError(f"LLM request to {host}: no bytes for too long (read timeout)")
-    if isinstance(reason, urllib3.exceptions.SSLError):
+    if isinstance(reason, ssl.SSLCertVerificationError):
         return LlmError(f"LLM request to {host}: TLS failed: {reason}")
-    return LlmError(f"LLM request to {host} failed: {type(reason).__name__}", retryable=True)
+    # What `requests` finds wrong with a URL or a header is a ValueError, and stays wrong.
+    return LlmError(
+        f"LLM request to {host} failed: {type(reason).__name__}",
+        retryable=not isinstance(reason, ValueError),
+    )
 
 
 def _first_cause(error: Exception) -> Exception:

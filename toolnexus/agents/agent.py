@@ -18,6 +18,7 @@ from toolnexus.runtime.definition import AgentDef, index_registry
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.runtime import AgentRuntime
+from toolnexus.schema import parse_arguments
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import Tool, ToolContext, ToolResult
 
@@ -249,6 +250,17 @@ class AgentTool:
         # Guards _parked: runs of calls outside a runtime that wait for an answer.
         self._lock = threading.Lock()
         self._parked: dict[str, AgentRun] = {}
+
+    def delegates(self, arguments: str) -> bool:
+        """Say whether a call with these arguments will spawn a child."""
+        return isinstance(parse_arguments(arguments, self.input_schema), dict)
+
+    def close(self) -> None:
+        """Give up the runs that calls outside a runtime have left parked."""
+        with self._lock:
+            parked, self._parked = list(self._parked.values()), {}
+        for run in parked:
+            run.close()
 
     def execute(self, args: dict[str, JsonValue], ctx: ToolContext) -> ToolResult:
         """Run the agent, or go on with the run that this call had parked."""

@@ -38,7 +38,7 @@ def run_calls(turn: Turn, kit: Kit) -> None:
     Afterwards each of them is done or open. Open ones have been offered to the nearest
     interpreter, in call order.
     """
-    due = kit.host.due_calls(turn)
+    due = kit.host.due_calls(turn, kit.tools)
     _side_by_side([_bind(_run_call, turn, index, kit) for index in due], kit)
     for index in due:
         call = turn.calls[index]
@@ -81,7 +81,7 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
     try:
         result = _decide(turn, index, call, kit)
     except CallStalled:
-        turn.rewind(index)
+        turn.stall(index)
         return
     except Cancelled:
         return  # in flight when the run was stopped: the settled transcript says so

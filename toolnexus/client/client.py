@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolnexus import process
@@ -163,7 +163,7 @@ class _BareHost:
     def __init__(self, wait_for: WaitFor | None) -> None:
         self._wait_for = wait_for
 
-    def due_calls(self, turn: Turn) -> list[int]:
+    def due_calls(self, turn: Turn, tools: Mapping[str, Tool]) -> list[int]:  # noqa: ARG002
         return [
             index
             for index, call in enumerate(turn.calls)

@@ -76,11 +76,18 @@ class HookChain:
         given = list(hooks) if isinstance(hooks, Iterable) else [hooks] if hooks else []
         for one in given:
             if not any(callable(getattr(one, name, None)) for name in _METHODS):
-                raise ConfigError(f"{one!r} has none of the hook methods {', '.join(_METHODS)}")
+                raise ConfigError(
+                    f"hooks: {one!r} has none of the methods {', '.join(_METHODS)}"
+                )
         self.before_llm = _methods(given, "before_llm")
         self.after_llm = _methods(reversed(given), "after_llm")
         self.before_tool = _methods(given, "before_tool")
         self.after_tool = _methods(reversed(given), "after_tool")
+
+
+def require_hooks(_instance: object, _attribute: object, value: object) -> None:
+    """Check, for attrs, that `value` is None, a hook object, or several."""
+    HookChain(value)
 
 
 def _methods(hooks: Iterable[object], name: str) -> tuple[Callable[..., Any], ...]:

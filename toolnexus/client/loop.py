@@ -59,8 +59,8 @@ class Host(Protocol):
     def handle_id(self) -> str | None:
         """The handle's id; None outside a runtime."""
 
-    def due_calls(self, turn: Turn) -> list[int]:
-        """Return the positions of the calls to execute now."""
+    def due_calls(self, turn: Turn, tools: Mapping[str, Tool]) -> list[int]:
+        """Return the positions of the calls to execute now, which will go on side by side."""
 
     def limit_before_request(self, turn: Turn) -> str | None:
         """Name the limit that forbids one more model call; None where it may go ahead."""

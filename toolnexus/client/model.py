@@ -16,7 +16,7 @@ from toolnexus.budget import parse_retry_after
 from toolnexus.cancel import CancelToken
 from toolnexus.client.hooks import HookChain
 from toolnexus.client.metrics import Meter, MetricEvent
-from toolnexus.client.options import ClientOptions, find_api_key
+from toolnexus.client.options import ClientOptions, find_api_key, secrets_of
 from toolnexus.errors import (
     BODY_EXCERPT_CHARS,
     Cancelled,
@@ -67,7 +67,7 @@ class Model:
         self._rng = random.Random()  # noqa: S311 - jitter, not a secret
         self._url = self._dialect.endpoint(options.base_url) if options.base_url else ""
         self._host = urlsplit(options.base_url).netloc.rpartition("@")[2]
-        self._key = ""
+        self._secrets: list[str] = []
         self._headers: dict[str, str] | None = None
 
     def origin(self, model: str) -> str:
@@ -132,6 +132,8 @@ class Model:
     ) -> ModelReply:
         attempt = 0
         while True:
+            # A request that could only come too late is not sent: it would be paid for.
+            self._raise_if_late(deadline)
             try:
                 return self._attempt(request, body, cancel, deadline)
             except RunTimeoutError:
@@ -145,7 +147,6 @@ class Model:
                 wait = min(wait, max(deadline - self._options.clock.monotonic(), 0))
             if cancel.wait(self._options.clock, wait):
                 cancel.raise_if_cancelled()
-            self._raise_if_late(deadline)
             attempt += 1
 
     def _wait_after(self, error: LlmError, attempt: int) -> float | None:
@@ -184,7 +185,11 @@ class Model:
                 reply.status,
                 retryable=True,
             ) from None
-        return self._dialect.read_reply(payload, self.origin(request.model))
+        try:
+            return self._dialect.read_reply(payload, self.origin(request.model))
+        except LlmError as error:
+            message = self._without_secrets(error.message)
+            raise LlmError(message, error.status, error.retryable, error.retry_after) from None
 
     def _body(self, request: ModelRequest) -> bytes:
         body: dict[str, Any] = self._dialect.request_body(request)
@@ -194,20 +199,24 @@ class Model:
             logger.warning("request_params: %s ignored: the loop owns them", ", ".join(ignored))
         body.update((name, value) for name, value in params.items() if name not in _PROTECTED)
         if self._options.body_transform is not None:
-            body = self._options.body_transform(body) or body
-        return codec.encode(body)
+            changed = self._options.body_transform(body)
+            body = body if changed is None else changed
+        try:
+            return codec.encode(body)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"the request body is not JSON: {error}") from None
 
     def _auth_headers(self) -> dict[str, str]:
         if self._headers is None:
             given: Mapping[str, str] = self._options.headers or {}
             if not self._url:
                 raise ConfigError("no base_url: give one, such as https://api.openai.com/v1")
-            self._key = find_api_key(
-                self._options.style, self._options.api_key, given, self._options.session
-            )
+            session = self._options.session
+            key = find_api_key(self._options.style, self._options.api_key, given, session)
+            self._secrets = secrets_of(key, given, session)
             headers = {"Content-Type": "application/json"}
-            headers.update(self._dialect.headers(self._key))
-            if not self._key:
+            headers.update(self._dialect.headers(key))
+            if not key:
                 # The caller's own headers or session carry the key.
                 headers = {k: v for k, v in headers.items() if self._carries_no_key(k)}
             self._headers = {**headers, **given}
@@ -234,10 +243,13 @@ class Model:
 
     def _excerpt(self, body: bytes) -> str:
         """Return at most 200 characters of `body` without keys or account identifiers."""
-        text = body[: BODY_EXCERPT_CHARS * 20].decode("utf-8", "replace").strip()
-        if self._key:
-            text = text.replace(self._key, "***")
-        return _SECRET.sub("***", text)[:BODY_EXCERPT_CHARS]
+        text = self._without_secrets(body.decode("utf-8", "replace").strip())
+        return text[:BODY_EXCERPT_CHARS]
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return _SECRET.sub("***", text)
 
     def _raise_if_late(self, deadline: float | None) -> None:
         if deadline is not None and self._options.clock.monotonic() >= deadline:

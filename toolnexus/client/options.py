@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -10,6 +11,7 @@ import attrs
 
 from toolnexus import checks
 from toolnexus.budget import DEFAULT_MAX_TURNS, RETRYABLE_STATUSES, RetryPolicy
+from toolnexus.client.hooks import require_hooks
 from toolnexus.clock import Clock, RealClock
 from toolnexus.codec import JsonValue
 from toolnexus.errors import ConfigError, LlmError
@@ -41,6 +43,40 @@ _KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key")
 def _style(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
     if value not in STYLES:
         raise ConfigError(f"style must be one of {', '.join(STYLES)}, not {value!r}")
+
+
+def _secret_text(instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
+    # The value itself is never quoted: it may well be a key.
+    if value is not None and not isinstance(value, str):
+        kind = type(value).__name__
+        raise ConfigError(f"{type(instance).__name__}.api_key must be a str, not {kind}")
+
+
+def _secret_mapping(instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        kind = type(value).__name__
+        raise ConfigError(f"{type(instance).__name__}.headers must be a mapping, not {kind}")
+
+
+def _session(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    # By its members: requests is not imported until there is something to send.
+    if value is not None and not hasattr(value, "get_adapter"):
+        raise ConfigError(
+            f"{type(instance).__name__}.{attribute.name} must be a requests.Session, "
+            f"not {value!r}"
+        )
+
+
+def _statuses(value: Any) -> frozenset[int]:
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return frozenset(value)
+    raise ConfigError(
+        f"retryable_statuses must be HTTP statuses such as (429, 503), not {value!r}"
+    )
+
+
+def _without_password(url: object) -> str:
+    return repr(re.sub(r"//[^/@]*@", "//***@", str(url)))
 
 
 def _base_url(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
@@ -85,22 +121,22 @@ class ClientOptions:
         clock: Where time is read; a `VirtualClock` in tests.
     """
 
-    base_url: str = attrs.field(default="", validator=_base_url)
+    base_url: str = attrs.field(default="", repr=_without_password, validator=_base_url)
     style: str = attrs.field(default="openai", validator=_style)
-    api_key: str | None = attrs.field(default=None, repr=False, validator=checks.text)
+    api_key: str | None = attrs.field(default=None, repr=False, validator=_secret_text)
     model: str = attrs.field(default="", validator=checks.text)
     system_prompt: str = attrs.field(default="", validator=checks.text)
     headers: Mapping[str, str] | None = attrs.field(
-        default=None, repr=False, validator=checks.mapping
+        default=None, repr=False, validator=_secret_mapping
     )
-    session: requests.Session | None = attrs.field(default=None, repr=False)
+    session: requests.Session | None = attrs.field(default=None, repr=False, validator=_session)
     timeout_ms: int | None = attrs.field(default=None, validator=checks.whole_from(0))
-    connect_timeout_ms: int = attrs.field(default=10_000, validator=checks.whole_from(0))
-    read_timeout_ms: int = attrs.field(default=600_000, validator=checks.whole_from(0))
+    connect_timeout_ms: int = attrs.field(default=10_000, validator=checks.whole_from(1))
+    read_timeout_ms: int = attrs.field(default=600_000, validator=checks.whole_from(1))
     retries: int = attrs.field(default=2, validator=checks.whole_from(0))
     retry_base_ms: int = attrs.field(default=500, validator=checks.whole_from(0))
     retryable_statuses: Iterable[int] = attrs.field(
-        default=RETRYABLE_STATUSES, converter=frozenset
+        default=RETRYABLE_STATUSES, converter=_statuses
     )
     max_turns: int = attrs.field(default=DEFAULT_MAX_TURNS, validator=checks.whole_from(1))
     max_tokens: int | None = attrs.field(default=None, validator=checks.whole_from(0))
@@ -111,11 +147,13 @@ class ClientOptions:
         default=None, validator=checks.can_be_called
     )
     on_error: OnError | None = attrs.field(default=None, validator=checks.can_be_called)
-    hooks: Any = None
+    hooks: Any = attrs.field(default=None, validator=require_hooks)
     on_metric: OnMetric | None = attrs.field(default=None, validator=checks.can_be_called)
     wait_for: WaitFor | None = attrs.field(default=None, validator=checks.can_be_called)
     max_workers: int = attrs.field(default=32, validator=checks.whole_from(0))
-    clock: Clock = attrs.field(factory=RealClock, repr=False)
+    clock: Clock = attrs.field(
+        factory=RealClock, repr=False, validator=checks.instance_of(Clock)
+    )
 
     @property
     def retry_policy(self) -> RetryPolicy:
@@ -133,8 +171,8 @@ def find_api_key(
     Raises:
         ConfigError: There is none anywhere; the message lists where it was looked for.
     """
-    if given:
-        return given
+    if given and given.strip():
+        return _sendable(given)
     if any(name.lower() in _KEY_HEADERS for name in headers):
         return ""
     own: Mapping[str, str] = getattr(session, "headers", {})
@@ -142,9 +180,29 @@ def find_api_key(
         return ""
     variables = _KEY_VARIABLES[style]
     for variable in variables:
-        if os.environ.get(variable):
-            return os.environ[variable]
+        if os.environ.get(variable, "").strip():
+            return _sendable(os.environ[variable])
     raise ConfigError(
         f"No API key: give api_key, or set one of {', '.join(variables)} "
         "(a local server that needs none takes any text)"
     )
+
+
+def _sendable(key: str) -> str:
+    """Return `key` without the white space that files and shells leave around it."""
+    key = key.strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError("the API key has characters that no HTTP header can carry")
+    return key
+
+
+def secrets_of(api_key: str, headers: Mapping[str, str], session: object = None) -> list[str]:
+    """Return every text that no error may quote, the longest first."""
+    own: Mapping[str, Any] = getattr(session, "headers", {})
+    given: Mapping[str, Any] = headers
+    found = [api_key]
+    for name, value in (*own.items(), *given.items()):
+        if name.lower() in _KEY_HEADERS:
+            text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+            found.append(text.rpartition(" ")[2])
+    return sorted((text for text in found if text), key=len, reverse=True)

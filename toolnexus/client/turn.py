@@ -114,10 +114,18 @@ class Turn:
         with self.lock:
             self.calls[index] = attrs.evolve(self.calls[index], answer=answer)
 
-    def rewind(self, index: int) -> None:
-        """Put a call back to where it can be executed again; its child stays attached."""
+    def stall(self, index: int) -> None:
+        """Let a delegating call wait for a retry of its child."""
         with self.lock:
-            self.calls[index] = attrs.evolve(self.calls[index], status="ready")
+            self.calls[index] = attrs.evolve(self.calls[index], status="stalled")
+
+    def retry_stalled(self) -> None:
+        """Make the stalled calls ready: they reattach and retry their children."""
+        with self.lock:
+            self.calls = [
+                attrs.evolve(call, status="ready") if call.status == "stalled" else call
+                for call in self.calls
+            ]
 
     def finish(self, index: int, result: ToolResult) -> None:
         """Give a call its final result."""

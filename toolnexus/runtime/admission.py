@@ -41,7 +41,7 @@ class Admission:
         if run.cause is Cause.WAKE:
             spent = ledger.exhausted(handle, self._core.clock.monotonic())
             if spent is not None:
-                self._refuse_locked(run, spent, effects)
+                self._refuse_locked(run, spent.limit, effects)
                 return False
             run.drained, handle._inbox = handle._inbox, []
         if handle.parent is not None:

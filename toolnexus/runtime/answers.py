@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from toolnexus.budget import Budget
 from toolnexus.errors import ConfigError, RequestExpired
 from toolnexus.messages import TaskResult
 from toolnexus.runtime import ledger
@@ -55,10 +56,14 @@ class Answers:
                 return found.handle_id, self._again_locked(found, effects)
             return found.handle.id, self._accept_locked(found, answer, effects)
 
-    def retry(self, handle: Handle) -> TaskResult:
+    def retry(self, handle: Handle, budget: Budget | None) -> TaskResult:
         """Go on with the turn that failed, here or below. See `AgentRuntime.retry`."""
         core = self._core
+        if budget is not None and not isinstance(budget, Budget):
+            raise ConfigError(f"budget must be a Budget, not {budget!r}")
         with core.deciding() as effects:
+            if budget is not None:
+                handle.budget = budget.over(handle.budget)
             run = self._spawning.retry_locked(handle, effects, is_awaited=True)
             last = handle.last_result
             if run is None:

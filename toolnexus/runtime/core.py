@@ -98,11 +98,16 @@ class Core:
     # -- tree -------------------------------------------------------------------------------
 
     def add_child_locked(
-        self, parent: Handle, definition: AgentDef, budget: Budget, effects: Effects
+        self,
+        parent: Handle,
+        definition: AgentDef,
+        budget: Budget,
+        effects: Effects,
+        number: int | None = None,
     ) -> Handle:
         """Make a child of `parent` in `idle`."""
-        parent._spawned += 1
-        child_id = f"{parent.id}/{definition.name}.{parent._spawned}"
+        number = self.next_number_locked(parent) if number is None else number
+        child_id = f"{parent.id}/{definition.name}.{number}"
         child = Handle(self, child_id, definition, parent, budget)
         if not isinstance(parent._children, dict):
             parent._children = {}
@@ -111,6 +116,12 @@ class Core:
         tokens = "unlimited" if budget.max_tokens is None else budget.max_tokens
         self.note_locked(child, f"spawned (depth {child.depth}, tokens {tokens})", effects)
         return child
+
+    @staticmethod
+    def next_number_locked(parent: Handle) -> int:
+        """Return the number of the parent's next child."""
+        parent._spawned += 1
+        return parent._spawned
 
     def remove_locked(self, handle: Handle) -> None:
         """Take a closed handle out of the tree; it stays readable by id for a while."""
@@ -128,7 +139,7 @@ class Core:
         """Return the handle and everything live below it, parents before children."""
         found = [handle]
         for one in found:
-            found.extend(one._children.values())
+            found.extend(one._in_order())
         return found
 
     def calls_locked(self, handle: Handle) -> tuple[CallState, ...]:

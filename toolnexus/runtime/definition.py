@@ -10,6 +10,7 @@ import attrs
 from toolnexus import checks
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.client.client import index_tools
+from toolnexus.client.hooks import require_hooks
 from toolnexus.client.options import OnMetric, WaitFor
 from toolnexus.errors import ConfigError
 from toolnexus.toolspec import Tool, require_tool_name
@@ -92,7 +93,7 @@ class AgentDef:
     on_close: Callable[[Handle, str], object] | None = attrs.field(
         default=None, kw_only=True, validator=checks.can_be_called
     )
-    hooks: Any = attrs.field(default=None, kw_only=True)
+    hooks: Any = attrs.field(default=None, kw_only=True, validator=require_hooks)
     on_metric: OnMetric | None = attrs.field(
         default=None, kw_only=True, validator=checks.can_be_called
     )
@@ -117,6 +118,8 @@ def index_registry(registry: object) -> dict[str, AgentDef]:
     for name, one in pairs:
         if not isinstance(one, AgentDef):
             raise ConfigError(f"registry holds AgentDef, not {one!r}")
+        if name != one.name:
+            raise ConfigError(f"registry key {name!r} leads to an agent named {one.name!r}")
         if name in known:
             raise ConfigError(f"two agents are named {name!r}; rename one")
         known[str(name)] = one

@@ -48,7 +48,7 @@ class Delegation:
         run.cancel.raise_if_cancelled()
         call = turn.calls[index]
         if call.child is None:
-            spawned = self._spawning.spawn(run.handle, target, None)
+            spawned = self._spawning.spawn(run.handle, target, number=run.reserved.get(index))
             if not spawned.ok:
                 return ToolResult.error(f"task refused: {spawned.error}")
             child = spawned.handle

@@ -71,6 +71,7 @@ class Handle:
         "_failed",
         "_inbox",
         "_is_closing",
+        "_number",
         "_parked",
         "_queue",
         "_run",
@@ -105,6 +106,7 @@ class Handle:
         budget: Budget,
     ) -> None:
         self.id = handle_id
+        self._number = 0 if parent is None else int(handle_id.rpartition(".")[2])
         self.definition = definition
         self.parent: Handle | None = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
@@ -152,9 +154,9 @@ class Handle:
 
     @property
     def children(self) -> tuple[Handle, ...]:
-        """The live children, oldest first."""
+        """The live children, in the order of their numbers."""
         with self._core.lock:
-            return tuple(self._children.values())
+            return tuple(self._in_order())
 
     @property
     def pending_request(self) -> Request | None:
@@ -164,6 +166,9 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"<Handle {self.id} {self._state.value}>"
+
+    def _in_order(self) -> list[Handle]:
+        return sorted(self._children.values(), key=lambda child: child._number)
 
     def _wall_ms(self, now: float) -> float:
         running = 0.0 if self._running_since is None else now - self._running_since

@@ -38,16 +38,24 @@ def carve(budget: Budget, parent: Handle) -> Budget:
     return attrs.evolve(budget, max_tokens=tokens, max_tool_calls=calls)
 
 
-def exhausted(handle: Handle, now: float) -> str | None:
-    """Name the first limit of the chain that is used up (`tokens`, `toolCalls`, `wallMs`)."""
+@attrs.frozen
+class Spent:
+    """A limit that is used up: `tokens`, `toolCalls` or `wallMs`, and how much was allowed."""
+
+    limit: str
+    allowed: int
+
+
+def exhausted(handle: Handle, now: float) -> Spent | None:
+    """Return the first limit of the chain that is used up."""
     for one in chain(handle):
         limits = one.budget
         if limits.max_tokens is not None and one.usage_tree >= limits.max_tokens:
-            return "tokens"
+            return Spent("tokens", limits.max_tokens)
         if limits.max_tool_calls is not None and one._tool_calls >= limits.max_tool_calls:
-            return "toolCalls"
+            return Spent("toolCalls", limits.max_tool_calls)
         if limits.max_wall_ms is not None and one._wall_ms(now) >= limits.max_wall_ms:
-            return "wallMs"
+            return Spent("wallMs", limits.max_wall_ms)
     return None
 
 
@@ -78,7 +86,7 @@ def spawn_refusal(parent: Handle, now: float) -> str | None:
     if limit is not None and len(parent._children) >= limit:
         return f"maxChildren {limit} exceeded"
     spent = exhausted(parent, now)
-    return None if spent is None else f"budget exhausted ({spent}); incomplete"
+    return None if spent is None else f"budget exhausted ({spent.limit}); incomplete"
 
 
 def max_concurrent(parent: Handle) -> int:

@@ -81,6 +81,7 @@ class Run:
         "is_started",
         "is_stopping",
         "prompt",
+        "reserved",
         "submits",
         "turn",
     )
@@ -108,6 +109,8 @@ class Run:
         # -- guarded by the runtime's lock ------------------------------------------------
         self.turn = turn
         self.began = 0.0
+        # The ends of the ids of the children that this message's calls will spawn, by position.
+        self.reserved: dict[int, int] = {}
         self.drained: list[InboxItem] = []
         self.is_started = False
         self.is_over = False

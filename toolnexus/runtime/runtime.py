@@ -250,12 +250,16 @@ class AgentRuntime:
             job.run_if_unclaimed()
         return future
 
-    def retry(self, handle: Handle) -> TaskResult:
+    def retry(self, handle: Handle, budget: Budget | None = None) -> TaskResult:
         """Go on with a turn that failed, from its last good step. Blocks.
 
         For a provider that was down or a budget that was spent: no finished tool runs again,
         an accepted answer stays accepted. Where the failure lies in an agent further down, that
         one is retried first.
+
+        Args:
+            handle: Whose work is to be finished.
+            budget: Limits that go before its present ones, where those were spent.
 
         Returns:
             The new result, or the last one where there is nothing to retry.
@@ -263,7 +267,7 @@ class AgentRuntime:
         Raises:
             ConfigError: The handle never had a turn.
         """
-        return self._answers.retry(self._core.own(handle))
+        return self._answers.retry(self._core.own(handle), budget)
 
     def inspect(self, handle: Handle | str) -> HandleView | None:
         """Return one handle as it is now, by handle or id; None where the id is unknown."""

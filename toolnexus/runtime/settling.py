@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from toolnexus.checkpoint import Checkpoint
 from toolnexus.client.metrics import Meter, MetricEvent
 from toolnexus.client.turn import Turn, settled_checkpoint
@@ -15,13 +13,6 @@ from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import FailedTurn, Handle
 from toolnexus.runtime.run import End, Run
 from toolnexus.runtime.state import Cause, State
-
-_LIMIT_FIELDS: Final = {
-    "maxTurns": "max_turns",
-    "tokens": "max_tokens",
-    "toolCalls": "max_tool_calls",
-    "wallMs": "max_wall_ms",
-}
 
 
 class Settling:
@@ -65,7 +56,7 @@ class Settling:
     def _leave_locked(self, run: Run, end: End, effects: Effects) -> None:
         """Commit the transcript, or undo the turn, and go to `idle`."""
         handle, turn = run.handle, run.turn
-        why = _why(end, handle, run)
+        why = self._why_locked(run, end)
         if turn is not None:
             self._core.book.withdraw(tuple(turn.calls))
         if end.status == "done" and turn is not None:
@@ -85,6 +76,24 @@ class Settling:
             cause = Cause.INTERRUPT if end.status == "interrupted" else Cause.FINISH
             self._core.move_locked(handle, cause, why, effects)
 
+    def _why_locked(self, run: Run, end: End) -> str:
+        """Return what the trace says of an end that is no suspension."""
+        handle = run.handle
+        if end.status == "done" and run.turn is not None:
+            turn = run.turn
+            return f"done, turns={turn.turns}, tokens={turn.usage.total_tokens}"
+        if end.status == "incomplete":
+            value = handle.budget.max_turns
+            if end.limit != "maxTurns":
+                spent = ledger.exhausted(handle, self._core.clock.monotonic())
+                value = None if spent is None else spent.allowed
+            return f"INCOMPLETE at {end.limit} {value}"
+        if end.status == "interrupted":
+            if handle._state is State.SUSPENDED and run.asking is not None:
+                return f'interrupt cancelled pending "{run.asking.kind}"'
+            return "interrupted; inbox intact"
+        return f"error: {end.text}"
+
     def _meter_locked(self, run: Run, end: End, effects: Effects) -> None:
         handle, turn = run.handle, run.turn
         sink = handle.definition.on_metric or self._core.options.on_metric
@@ -103,8 +112,12 @@ class Settling:
     def _wake_again_locked(self, run: Run, end: End, effects: Effects) -> None:
         """Start the turn that a bare wake of a running handle asked for."""
         handle = run.handle
+        if end.status == "pending":
+            return  # the turn is not over yet
         again, handle._wake_again = handle._wake_again, False
-        if again and end.status == "done" and handle._inbox and not handle._is_closing:
+        # After a failure that a retry can finish, a fresh turn would give that up.
+        is_over = end.status in ("done", "incomplete") and not end.stalls
+        if again and is_over and handle._inbox and not handle._is_closing:
             self._admission.admit_locked(Run(handle, Cause.WAKE, self._core.execute), effects)
 
     def continue_parent_locked(self, child: Handle, effects: Effects) -> Run | None:
@@ -153,6 +166,8 @@ class Settling:
         prompt = handle._failed.prompt if handle._failed is not None else None
         handle._parked = handle._failed = None
         turn = Turn.restore(halted, self._core.lock)
+        if is_retry:
+            turn.retry_stalled()
         run = Run(
             handle,
             Cause.REPLAY,
@@ -176,29 +191,6 @@ class Settling:
             if handle._run is not None:
                 handle._run.is_started = False
                 self.settle_locked(handle._run, End("interrupted", "forked"), effects)
-
-
-def _why(end: End, handle: Handle, run: Run) -> str:
-    if end.status == "done":
-        turns = 0 if run.turn is None else run.turn.turns
-        tokens = 0 if run.turn is None else run.turn.usage.total_tokens
-        return f"done, turns={turns}, tokens={tokens}"
-    if end.status == "incomplete":
-        return f"INCOMPLETE at {end.limit} {_limit_value(handle, end.limit)}".rstrip()
-    if end.status == "interrupted":
-        if handle._state is State.SUSPENDED and run.asking is not None:
-            return f'interrupt cancelled pending "{run.asking.kind}"'
-        return "interrupted; inbox intact"
-    return f"error: {end.text}"
-
-
-def _limit_value(handle: Handle, limit: str | None) -> str:
-    """Return the nearest value of the limit that stopped `handle`."""
-    for one in ledger.chain(handle):
-        value = getattr(one.budget, _LIMIT_FIELDS.get(limit or "", ""), None)
-        if value is not None:
-            return str(value)
-    return ""
 
 
 def _resumable(turn: Turn, end: End) -> Checkpoint:

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from toolnexus.budget import EMPTY_BUDGET, Budget
+from toolnexus.checkpoint import Checkpoint
 from toolnexus.errors import ConfigError
 from toolnexus.messages import InboxItem
 from toolnexus.runtime import ledger
@@ -34,8 +35,21 @@ class Spawning:
         self._closing = closing
         self._defaults = Budget(max_turns=core.options.max_turns)
 
-    def spawn(self, parent: Handle, target: AgentDef | str, budget: Budget | None) -> Spawn:
-        """Return a new child of `parent` in `idle`, or the reason against it."""
+    def spawn(
+        self,
+        parent: Handle,
+        target: AgentDef | str,
+        budget: Budget | None = None,
+        number: int | None = None,
+    ) -> Spawn:
+        """Return a new child of `parent` in `idle`, or the reason against it.
+
+        Args:
+            parent: The handle above it.
+            target: An agent's name, or a definition.
+            budget: Limits that go before the definition's.
+            number: The end of its id, reserved before; None takes the next.
+        """
         core = self._core
         if budget is not None and not isinstance(budget, Budget):
             raise ConfigError(f"budget must be a Budget, not {budget!r}")
@@ -51,7 +65,7 @@ class Spawning:
                 return Spawn(None, refusal)
             wanted = (budget or EMPTY_BUDGET).over(definition.budget).over(self._defaults)
             carved = ledger.carve(wanted, parent)
-            child = core.add_child_locked(parent, definition, carved, effects)
+            child = core.add_child_locked(parent, definition, carved, effects, number)
         if definition.on_spawn is not None:
             try:
                 definition.on_spawn(child)
@@ -114,7 +128,12 @@ class Spawning:
     def retry_locked(
         self, handle: Handle, effects: Effects, *, is_awaited: bool = False
     ) -> Run | None:
-        """Go on with the turn that failed; None where there is none to go on with."""
+        """Go on with the turn that failed, here or below; None where there is none.
+
+        A parked handle has not failed, but one of its halted task calls may wait for a retry.
+        """
+        if handle._parked is not None:
+            return self._retry_below_locked(handle._parked, effects, is_awaited=is_awaited)
         failed = handle._failed
         if failed is None or handle._run is not None or handle._is_closing:
             return None
@@ -132,6 +151,17 @@ class Spawning:
         )
         self._admission.admit_locked(run, effects)
         return run
+
+    def _retry_below_locked(
+        self, halted: Checkpoint, effects: Effects, *, is_awaited: bool
+    ) -> Run | None:
+        for call in halted.calls:
+            child = self._core.handles.get(call.child or "")
+            if child is not None and call.status != "done":
+                run = self.retry_locked(child, effects, is_awaited=is_awaited)
+                if run is not None:
+                    return run
+        return None
 
     def _drop_failed_locked(self, handle: Handle, effects: Effects) -> None:
         """A new prompt ends what was left of a failed turn: its children have no use now."""

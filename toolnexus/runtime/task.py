@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from toolnexus.codec import JsonValue
 from toolnexus.runtime.definition import TASK
+from toolnexus.schema import parse_arguments
 from toolnexus.toolspec import ToolContext, ToolResult
 
 
@@ -39,6 +40,11 @@ class TaskTool:
             "required": ["agent", "prompt"],
             "additionalProperties": False,
         }
+
+    def delegates(self, arguments: str) -> bool:
+        """Say whether a call with these arguments will spawn a child."""
+        args = parse_arguments(arguments, self.input_schema)
+        return isinstance(args, dict) and args.get("agent") in self._team
 
     def execute(self, args: dict[str, JsonValue], ctx: ToolContext) -> ToolResult:
         """Run the task to its end, or to its first question."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 import attrs
 
+from toolnexus.checkpoint import CallState
 from toolnexus.client.client import index_tools, opening
 from toolnexus.client.hooks import HookChain
 from toolnexus.client.loop import Finished, Kit, Outcome, OverLimit, Parked, Stalled, run_loop
 from toolnexus.client.metrics import Meter
 from toolnexus.client.model import Model
 from toolnexus.client.turn import Turn
-from toolnexus.errors import Cancelled, ConfigError, LlmError, RunTimeoutError, ToolnexusError
+from toolnexus.errors import Cancelled, ConfigError, LlmError, ToolnexusError
 from toolnexus.runtime import ledger
 from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
@@ -127,11 +128,11 @@ class Turns:
         except Cancelled:
             return _INTERRUPTED
         except LlmError as error:
-            return End("error", str(error), stalls=not isinstance(error, RunTimeoutError))
+            return End("error", str(error), stalls=True)
         except Exception as error:
             if not isinstance(error, ToolnexusError):
                 logger.exception("%s: the turn failed", run.handle.id)
-            return End("error", str(error) or type(error).__name__)
+            return End("error", str(error) or type(error).__name__, stalls=True)
         return self._end_of(run, outcome)
 
     def _end_of(self, run: Run, outcome: Outcome) -> End:
@@ -211,15 +212,30 @@ class Turns:
     def due_locked(self, run: Run) -> list[int]:
         """Return the calls of `run` that can be executed now."""
         assert run.turn is not None  # noqa: S101 - the run has begun
-        due = []
-        for index, call in enumerate(run.turn.calls):
-            if call.status == "ready" or (call.status == "open" and call.answer is not None):
-                due.append(index)
-            elif call.status == "open" and call.child is not None:
-                child = self._core.handles.get(call.child)
-                if child is None or child._parked is None:
-                    due.append(index)
-        return due
+        return [
+            index
+            for index, call in enumerate(run.turn.calls)
+            if call.status == "ready"
+            or (call.status == "open" and call.answer is not None)
+            or (call.status in ("open", "stalled") and self._has_moved_on_locked(call))
+        ]
+
+    def _has_moved_on_locked(self, call: CallState) -> bool:
+        """Whether the child of a halted task call no longer is where it halted the call."""
+        if call.child is None:
+            return False
+        child = self._core.handles.get(call.child)
+        if child is None:
+            return True
+        if call.status == "stalled":
+            return child._run is not None or not self._core.is_stalled(child)
+        return child._parked is None
+
+
+def _spawns(call: CallState, tools: Mapping[str, Tool]) -> bool:
+    """Whether the first execution of `call` will make a child."""
+    delegates = getattr(tools.get(call.name), "delegates", None)
+    return call.attempt == 0 and callable(delegates) and delegates(call.arguments) is True
 
 
 class _TurnHost:
@@ -232,14 +248,22 @@ class _TurnHost:
         self._run = run
         self.handle_id = run.handle.id
 
-    def due_calls(self, turn: Turn) -> list[int]:
+    def due_calls(self, turn: Turn, tools: Mapping[str, Tool]) -> list[int]:
         with self._core.lock:
             self._delegation.carry_locked(turn)
-            return self._turns.due_locked(self._run)
+            due = self._turns.due_locked(self._run)
+        spawning = [index for index in due if _spawns(turn.calls[index], tools)]
+        with self._core.lock:
+            # In call order, so that ids do not depend on which thread is first.
+            self._run.reserved = {
+                index: self._core.next_number_locked(self._run.handle) for index in spawning
+            }
+        return due
 
     def limit_before_request(self, turn: Turn) -> str | None:  # noqa: ARG002
         with self._core.lock:
-            return ledger.exhausted(self._run.handle, self._core.clock.monotonic())
+            spent = ledger.exhausted(self._run.handle, self._core.clock.monotonic())
+            return None if spent is None else spent.limit
 
     def count_reply(self, reply: ModelReply) -> None:
         with self._core.lock:
