@@ -47,7 +47,7 @@ class Accepted:
 
 
 class RequestBook:
-    """The open requests by id, and the last accepted answers."""
+    """The open requests, in the order in which they parked, and the last accepted answers."""
 
     __slots__ = ("_answered", "_open")
 

@@ -287,7 +287,7 @@ class AgentRuntime:
             return self._core.find_locked(handle_id)
 
     def pending(self) -> tuple[PendingRequest, ...]:
-        """Return every open request, oldest first."""
+        """Return every open request: oldest first, those of one turn in call order."""
         return open_requests(self._core)
 
     def transcript(self, handle: Handle) -> tuple[Message, ...]:

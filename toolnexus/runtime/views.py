@@ -10,10 +10,9 @@ from toolnexus.suspension import parse_time
 
 
 def open_requests(core: Core) -> tuple[PendingRequest, ...]:
-    """Return every open request, oldest first, at one moment."""
+    """Return every open request at one moment: oldest first, those of one turn in call order."""
     with core.lock:
-        found = [_view_locked(core, one) for one in core.book]
-    return tuple(sorted(found, key=lambda one: one.asked_at))
+        return tuple(_view_locked(core, one) for one in core.book)
 
 
 def _view_locked(core: Core, found: OpenRequest) -> PendingRequest:
