@@ -35,7 +35,8 @@ if TYPE_CHECKING:
         UnknownRequest,
         WireFormatError,
     )
-    from toolnexus.messages import InboxItem, RunResult, TaskResult, ToolCall, Usage
+    from toolnexus.messages import InboxItem, ToolCall, Usage
+    from toolnexus.results import RunResult, TaskResult
     from toolnexus.runtime.definition import AgentDef
     from toolnexus.runtime.handle import Ack, Handle, HandleView, PendingRequest, Spawn
     from toolnexus.runtime.options import RuntimeOptions
@@ -74,7 +75,8 @@ _HOMES = {
         "UnknownRequest",
         "WireFormatError",
     ),
-    "messages": ("InboxItem", "RunResult", "TaskResult", "ToolCall", "Usage"),
+    "messages": ("InboxItem", "ToolCall", "Usage"),
+    "results": ("RunResult", "TaskResult"),
     "runtime.definition": ("AgentDef",),
     "runtime.handle": ("Ack", "Handle", "HandleView", "PendingRequest", "Spawn"),
     "runtime.options": ("RuntimeOptions",),

@@ -210,24 +210,39 @@ _POOL_CLASSES: Final[dict[type, type[HTTPConnectionPool]]] = {
 }
 
 
-def make_abortable(adapter: object) -> None:
+class _ProxyManagers(dict[str, Any]):
+    """An adapter's managers by proxy: it makes them one by one, at first use."""
+
+    def __setitem__(self, proxy: str, manager: Any) -> None:
+        _adopt(manager)
+        super().__setitem__(proxy, manager)
+
+
+def make_abortable(adapter: Any) -> None:
     """Let connections that `adapter` makes from now on be aborted from another thread.
 
     Pools of another class (a SOCKS proxy's, a user's own) stay what they are.
     """
-    managers = [getattr(adapter, "poolmanager", None)]
-    managers.extend(getattr(adapter, "proxy_manager", {}).values())
-    for manager in managers:
-        if isinstance(manager, urllib3.PoolManager):
-            manager.pool_classes_by_scheme = {
-                scheme: _POOL_CLASSES.get(kind, kind)
-                for scheme, kind in manager.pool_classes_by_scheme.items()
-            }
-            # Pools that were made before are forgotten, so that none is used again; requests
-            # on their way end as they would have.
-            for key in manager.pools.keys():  # noqa: SIM118 - it cannot be iterated
-                if type(manager.pools.get(key)) in _POOL_CLASSES:
-                    manager.pools.pop(key, None)
+    _adopt(getattr(adapter, "poolmanager", None))
+    proxied = getattr(adapter, "proxy_manager", None)
+    if type(proxied) is dict:
+        adapter.proxy_manager = managers = _ProxyManagers()
+        for proxy, manager in proxied.items():
+            managers[proxy] = manager
+
+
+def _adopt(manager: object) -> None:
+    if not isinstance(manager, urllib3.PoolManager):
+        return
+    manager.pool_classes_by_scheme = {
+        scheme: _POOL_CLASSES.get(kind, kind)
+        for scheme, kind in manager.pool_classes_by_scheme.items()
+    }
+    # Pools that were made before are forgotten, so that none is used again; requests on their
+    # way end as they would have.
+    for key in manager.pools.keys():  # noqa: SIM118 - it cannot be iterated
+        if type(manager.pools.get(key)) in _POOL_CLASSES:
+            manager.pools.pop(key, None)
 
 
 def _raise_unless(code: int, fine: tuple[int, ...]) -> None:

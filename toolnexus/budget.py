@@ -29,7 +29,9 @@ def _limit(least: int = 0) -> Any:
 
 @attrs.frozen
 class Budget:
-    """Limits of one handle; each also holds for everything below it. None: no limit given.
+    """Limits of one handle. Tokens, tool calls and depth hold for everything below it as well.
+
+    None means that no limit is given.
 
     Attributes:
         max_turns: LLM calls in one turn; 6 where nothing is given.

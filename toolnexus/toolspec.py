@@ -11,7 +11,7 @@ import attrs
 
 from toolnexus.cancel import CancelToken
 from toolnexus.codec import JsonValue, refuse_unknown
-from toolnexus.errors import ConfigError
+from toolnexus.errors import ConfigError, WireFormatError
 from toolnexus.suspension import Answer, Request
 
 NAME_CHARS: Final = 64
@@ -102,10 +102,14 @@ class ToolResult:
         data = refuse_unknown(
             "ToolResult", data, ("output", "isError", "metadata"), ("output",)
         )
-        metadata = data.get("metadata")
+        metadata, is_error = data.get("metadata"), data.get("isError", False)
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise WireFormatError(f"ToolResult.metadata must be an object, not {metadata!r}")
+        if not isinstance(is_error, bool):
+            raise WireFormatError(f"ToolResult.isError must be true or false, not {is_error!r}")
         if metadata and isinstance(metadata.get("pending"), Mapping):
             metadata = {**metadata, "pending": Request.from_dict(metadata["pending"])}
-        return cls(data["output"], bool(data.get("isError", False)), metadata)
+        return cls(data["output"], is_error, metadata)
 
 
 def pending_of(result: ToolResult) -> Request | None:

@@ -276,14 +276,6 @@ def _find_route(
     pool: Any = adapter.get_connection_with_tls_context(
         prepared, verify, proxies=proxies, cert=cert
     )
-    if adapter.proxy_manager:
-        # The first look made the proxy's manager, with pools that cannot be aborted.
-        make_abortable(adapter)
-        for manager in adapter.proxy_manager.values():
-            manager.clear()
-        pool = adapter.get_connection_with_tls_context(
-            prepared, verify, proxies=proxies, cert=cert
-        )
     adapter.cert_verify(pool, url, verify, cert)  # type: ignore[no-untyped-call]  # requests
     return _Route(stamp, pool, adapter.request_url(prepared, proxies), dict(prepared.headers))
 

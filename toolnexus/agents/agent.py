@@ -13,7 +13,8 @@ from toolnexus.client.client import options_from
 from toolnexus.client.options import OnMetric, WaitFor
 from toolnexus.codec import JsonValue
 from toolnexus.errors import ConfigError
-from toolnexus.messages import Status, TaskResult
+from toolnexus.messages import Status
+from toolnexus.results import TaskResult
 from toolnexus.runtime.definition import AgentDef, index_registry
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.options import RuntimeOptions

@@ -14,7 +14,8 @@ from toolnexus.client.model import Model
 from toolnexus.client.options import ClientOptions, WaitFor
 from toolnexus.client.turn import Turn
 from toolnexus.errors import Cancelled, ConfigError, RunTimeoutError
-from toolnexus.messages import Message, RunResult
+from toolnexus.messages import Message
+from toolnexus.results import RunResult
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import Tool, ToolResult, require_tool
 from toolnexus.transport import Transport

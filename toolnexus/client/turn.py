@@ -21,6 +21,7 @@ UNKNOWN_OUTCOME: Final = (
     "{reason} while the call was in flight: it may or may not have taken effect"
 )
 NO_ANSWER: Final = "not executed: {reason} before the question was answered: {prompt}"
+CHILD_NO_ANSWER: Final = "{reason} before the agent's question was answered: {prompt}"
 
 
 class Turn:
@@ -170,8 +171,9 @@ def settle_call(call: CallState, reason: str) -> CallState:
         return call
     if call.status == "ready" and call.child is None:
         text = NOT_STARTED.format(reason=reason)
-    elif call.status == "open" and call.request is not None and call.child is None:
-        text = NO_ANSWER.format(reason=reason, prompt=call.request.prompt)
+    elif call.status == "open" and call.request is not None:
+        form = NO_ANSWER if call.child is None else CHILD_NO_ANSWER
+        text = form.format(reason=reason, prompt=call.request.prompt)
     else:
         text = UNKNOWN_OUTCOME.format(reason=reason)
     return attrs.evolve(

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 from toolnexus.budget import Budget
 from toolnexus.errors import ConfigError, RequestExpired
-from toolnexus.messages import TaskResult
+from toolnexus.results import TaskResult
 from toolnexus.runtime import ledger
 from toolnexus.runtime.book import Accepted, OpenRequest
 from toolnexus.runtime.core import Core

@@ -17,7 +17,7 @@ from toolnexus.budget import Budget
 from toolnexus.checkpoint import CallState
 from toolnexus.clock import Signal
 from toolnexus.errors import ConfigError
-from toolnexus.messages import TaskResult
+from toolnexus.results import TaskResult
 from toolnexus.runtime.book import RequestBook
 from toolnexus.runtime.definition import AgentDef, index_registry
 from toolnexus.runtime.effects import Effects

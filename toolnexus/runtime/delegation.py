@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from toolnexus.client.calls import CallStalled
 from toolnexus.errors import Cancelled
-from toolnexus.messages import Status, TaskResult
+from toolnexus.messages import Status
+from toolnexus.results import TaskResult
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.handle import Handle

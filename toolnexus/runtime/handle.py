@@ -16,7 +16,8 @@ from toolnexus.checkpoint import Checkpoint
 from toolnexus.clock import Signal
 from toolnexus.codec import JsonValue
 from toolnexus.errors import SpawnError
-from toolnexus.messages import InboxItem, Message, TaskResult
+from toolnexus.messages import InboxItem, Message
+from toolnexus.results import TaskResult
 from toolnexus.runtime import state
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.state import State

@@ -12,7 +12,8 @@ from toolnexus import process
 from toolnexus.budget import Budget
 from toolnexus.client.client import options_from
 from toolnexus.errors import ConfigError
-from toolnexus.messages import InboxItem, Message, TaskResult
+from toolnexus.messages import InboxItem, Message
+from toolnexus.results import TaskResult
 from toolnexus.runtime.admission import Admission
 from toolnexus.runtime.answers import Answers
 from toolnexus.runtime.closing import Closing

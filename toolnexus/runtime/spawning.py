@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from toolnexus.budget import EMPTY_BUDGET, Budget
-from toolnexus.checkpoint import Checkpoint
+from toolnexus.checkpoint import CallState, Checkpoint
 from toolnexus.errors import ConfigError
 from toolnexus.messages import InboxItem
 from toolnexus.runtime import ledger
@@ -138,6 +139,8 @@ class Spawning:
         if failed is None or handle._run is not None or handle._is_closing:
             return None
         if failed.checkpoint is not None:
+            settled = [call for call in failed.checkpoint.calls if call.status == "done"]
+            self._close_children_locked(settled, effects)
             return self._settling.replay_locked(
                 handle, failed.checkpoint, effects, is_retry=True, is_awaited=is_awaited
             )
@@ -166,9 +169,12 @@ class Spawning:
     def _drop_failed_locked(self, handle: Handle, effects: Effects) -> None:
         """A new prompt ends what was left of a failed turn: its children have no use now."""
         failed, handle._failed = handle._failed, None
-        if failed is None or failed.checkpoint is None:
-            return
-        for call in failed.checkpoint.calls:
+        if failed is not None and failed.checkpoint is not None:
+            self._close_children_locked(failed.checkpoint.calls, effects)
+
+    def _close_children_locked(self, calls: Iterable[CallState], effects: Effects) -> None:
+        """Close what `calls` have left behind: nobody will reattach to it."""
+        for call in calls:
             child = self._core.handles.get(call.child or "")
             if child is not None:
                 effects.add(self._closing.close, child)

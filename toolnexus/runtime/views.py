@@ -10,7 +10,7 @@ from toolnexus.suspension import parse_time
 
 
 def open_requests(core: Core) -> tuple[PendingRequest, ...]:
-    """Return every open request at one moment: oldest first, those of one turn in call order."""
+    """Return every open request: oldest first, those of one turn in call order."""
     with core.lock:
         return tuple(_view_locked(core, one) for one in core.book)
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from toolnexus.cancel import CancelToken
 from toolnexus.clock import Signal
-from toolnexus.messages import TaskResult
+from toolnexus.results import TaskResult
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.run import Run

@@ -1,0 +1,101 @@
+"""The stored form of a parked turn: what release 1 wrote is read for ever, exactly."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolnexus import Answer, CallState, Checkpoint, Request, ToolResult, Usage, WireFormatError
+from toolnexus.checkpoint import CURRENT_SCHEMA, SCHEMAS
+
+FILES = Path(__file__).parents[1] / "wire" / "schema"
+NEGATIVE = sorted((FILES / "negative").glob("*.json"))
+
+
+def frozen(version: int) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((FILES / f"v{version}.json").read_text())
+    return loaded
+
+
+def test_each_schema_has_its_frozen_example() -> None:
+    assert {path.stem for path in FILES.glob("v*.json")} == {f"v{n}" for n in SCHEMAS}
+    assert max(SCHEMAS) == CURRENT_SCHEMA
+
+
+def test_the_first_form_is_read_whole() -> None:
+    saved = Checkpoint.from_dict(frozen(1))
+    done, charge, task, ready = saved.calls
+
+    assert (saved.run, saved.base, saved.turns, saved.tool_calls) == (
+        "9f2c4b7d1e6a8035",
+        2,
+        1,
+        4,
+    )
+    assert saved.usage == Usage(30, 10, 40)
+    assert list(saved.messages) == frozen(1)["messages"]
+    assert done == CallState(
+        "call_1",
+        "send_mail",
+        '{"to":"ann"}',
+        "done",
+        1,
+        result=ToolResult("sent", metadata={"bytes": 0}),
+    )
+    assert charge.request == Request(
+        "approval",
+        "Approve $500 charge?",
+        "https://pay.example/q1",
+        {"amount": 500, "path": ["root", "shop.1"]},
+        datetime(2026, 1, 1, 12, tzinfo=timezone.utc) + timedelta(days=30),
+        id="q1",
+    )
+    assert charge.answer == Answer("q1", True, 0, "fine")
+    assert (task.child, task.attempt) == ("root/shop.1/bob.1", 2)
+    assert ready == CallState("call_4", "note", '{"a": ')
+
+
+@pytest.mark.parametrize("version", SCHEMAS)
+def test_a_stored_form_survives_reading_and_writing(version: int) -> None:
+    saved = Checkpoint.from_dict(frozen(version))
+    written = json.loads(json.dumps(saved.to_dict()))
+
+    assert Checkpoint.from_dict(written) == saved
+    assert pickle.loads(pickle.dumps(saved)) == saved
+    if version == CURRENT_SCHEMA:
+        assert written == frozen(version)
+
+
+def test_the_pending_request_is_the_first_in_call_order() -> None:
+    saved = Checkpoint.from_dict(frozen(1))
+
+    assert saved.pending is not None
+    assert saved.pending.id == "q1"
+    assert [request.id for request in saved.requests] == ["q1", "q2"]
+    assert Checkpoint("r", 0, ()).pending is None
+    assert Checkpoint("r", 0, ()).requests == ()
+
+
+def test_there_are_negative_examples() -> None:
+    assert len(NEGATIVE) > 10
+
+
+@pytest.mark.parametrize("path", NEGATIVE, ids=lambda path: path.stem)
+def test_what_is_no_checkpoint_is_refused_with_the_reason(path: Path) -> None:
+    example = json.loads(path.read_text())
+
+    with pytest.raises(WireFormatError) as caught:
+        Checkpoint.from_dict(example["checkpoint"])
+    assert example["refused"] in str(caught.value)
+
+
+def test_only_a_newer_schema_is_called_newer() -> None:
+    for schema in (0, None, "1", -1):
+        with pytest.raises(WireFormatError) as caught:
+            Checkpoint.from_dict({**frozen(1), "schema": schema})
+        assert "newer" not in str(caught.value)
