@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import attrs
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
+from requests.cookies import extract_cookies_to_jar
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import ClosedPoolError
 
 from toolnexus.abort import Flight, current_flight, make_abortable
 from toolnexus.cancel import CancelToken
-from toolnexus.clock import Clock
+from toolnexus.clock import Clock, Signal
 from toolnexus.errors import LlmError
-
-_CHUNK_BYTES: Final = 65_536
 
 
 @attrs.frozen
@@ -49,6 +49,7 @@ class _Route:
     stamp: tuple[object, ...] = attrs.field(repr=False)
     pool: HTTPConnectionPool
     target: str
+    request: requests.PreparedRequest = attrs.field(repr=False)
     headers: dict[str, str] = attrs.field(repr=False)
 
 
@@ -83,10 +84,16 @@ class Transport:
         self._clock = clock
         self._given = session
         self._pool_size = pool_size
-        self.after_fork()
+        self._begin()
 
     def after_fork(self) -> None:
-        """Begin without a session: a forked child must not talk over its parent's sockets."""
+        """Begin without connections: a forked child must not talk over its parent's sockets."""
+        if self._given is not None:
+            for adapter in self._given.adapters.values():
+                adapter.close()
+        self._begin()
+
+    def _begin(self) -> None:
         # Guards _own and _routes.
         self._lock = threading.Lock()
         self._own: requests.Session | None = None
@@ -112,7 +119,8 @@ class Transport:
         forget = cancel.on_cancel(flight.abort)
         try:
             cancel.raise_if_cancelled()
-            return self._send(url, headers, body, patience)
+            with self._until(patience.deadline, flight):
+                return self._send(url, headers, body, patience)
         except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as error:
             cancel.raise_if_cancelled()
             raise _network_error(url, error) from None
@@ -129,17 +137,20 @@ class Transport:
         """Close the connections of the transport's own session."""
         with self._lock:
             own, self._own = self._own, None
-            self._routes.clear()
+            routes, self._routes = self._routes, {}
         if own is not None:
+            # A session leaves the closing of its pools to the garbage collector.
+            for route in routes.values():
+                route.pool.close()
             own.close()
 
     def _send(
         self, url: str, headers: Mapping[str, str], body: bytes, patience: Patience
     ) -> HttpReply:
         session = self._session()
-        timeout = self._timeout(patience)
+        timeout = (patience.connect_seconds, patience.read_seconds)
         if not _is_plain(session, url):
-            return self._send_by_session(session, url, headers, body, timeout, patience)
+            return self._send_by_session(session, url, headers, body, timeout)
         for attempt in (1, 2):
             route = self._route(session, url, headers)
             try:
@@ -160,11 +171,12 @@ class Transport:
                     raise
                 self._forget_route(url)
                 continue
-            reply = HttpReply(
-                response.status, response.headers, self._read(response, patience.deadline)
-            )
-            response.release_conn()
-            return reply
+            content = bytes(response.read(decode_content=True))
+            if self._given is not None and "set-cookie" in response.headers:
+                extract_cookies_to_jar(  # type: ignore[no-untyped-call]  # requests
+                    session.cookies, route.request, response
+                )
+            return HttpReply(response.status, response.headers, content)
         raise AssertionError("unreachable")
 
     def _send_by_session(
@@ -174,42 +186,40 @@ class Transport:
         headers: Mapping[str, str],
         body: bytes,
         timeout: tuple[float, float],
-        patience: Patience,
     ) -> HttpReply:
         make_abortable(session.get_adapter(url))
         with session.post(
             url,
             data=body,
             headers=dict(headers),
+            # Without one of its own, a session would put a key from ~/.netrc over ours.
+            auth=session.auth or _as_it_is,
             timeout=timeout,
             allow_redirects=False,
             stream=True,
         ) as response:
-            if isinstance(response.raw, urllib3.BaseHTTPResponse):
-                content = self._read(response.raw, patience.deadline)
-            else:
-                content = response.content  # a user's adapter may give any file there
-            return HttpReply(response.status_code, response.headers, content)
+            return HttpReply(response.status_code, response.headers, response.content)
 
-    def _read(self, response: Any, deadline: float | None) -> bytes:
-        if deadline is None or not hasattr(response, "read1"):
-            return bytes(response.read(decode_content=True))
-        chunks = []
-        # Piece by piece, so that a body that trickles in cannot outlast the deadline.
-        while chunk := response.read1(_CHUNK_BYTES, decode_content=True):
-            chunks.append(chunk)
-            if self._clock.monotonic() >= deadline:
-                response.close()
-                raise TimeoutError("deadline passed while the body came in")
-        return b"".join(chunks)
+    @contextmanager
+    def _until(self, deadline: float | None, flight: Flight) -> Iterator[None]:
+        """Abort `flight` at the deadline: bytes that trickle in keep no time limit waiting."""
+        if deadline is None:
+            yield
+            return
+        landed = Signal()
 
-    def _timeout(self, patience: Patience) -> tuple[float, float]:
-        """Return seconds to connect and seconds to read."""
-        connect, read = patience.connect_seconds, patience.read_seconds
-        if patience.deadline is not None:
-            left = max(patience.deadline - self._clock.monotonic(), 0.001)
-            connect, read = min(connect, left), min(read, left)
-        return connect, read
+        def watch() -> None:
+            left = max(deadline - self._clock.monotonic(), 0)
+            if not self._clock.wait(landed, left):
+                flight.abort()
+
+        watcher = threading.Thread(target=watch, name="toolnexus-deadline", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            landed.set()
+            watcher.join()
 
     def _session(self) -> requests.Session:
         if self._given is not None:
@@ -242,6 +252,10 @@ class Transport:
     def _forget_route(self, url: str) -> None:
         with self._lock:
             self._routes.pop(url, None)
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
 
 
 def _is_plain(session: requests.Session, url: str) -> bool:
@@ -277,7 +291,8 @@ def _find_route(
         prepared, verify, proxies=proxies, cert=cert
     )
     adapter.cert_verify(pool, url, verify, cert)  # type: ignore[no-untyped-call]  # requests
-    return _Route(stamp, pool, adapter.request_url(prepared, proxies), dict(prepared.headers))
+    target = adapter.request_url(prepared, proxies)
+    return _Route(stamp, pool, target, prepared, dict(prepared.headers))
 
 
 def _network_error(url: str, error: Exception) -> LlmError:

@@ -111,7 +111,15 @@ class WorkerPool:
                 target=self._work, name=f"{self._name}-{self._started}", daemon=True
             )
             self._threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            # The machine gives no more threads: the ones there are have to do.
+            with self._condition:
+                self._threads.discard(thread)
+                is_alone = not self._threads
+            if is_alone:
+                job.run_if_unclaimed()
         return True
 
     def close(self, timeout: float) -> list[str]:

@@ -9,9 +9,10 @@ from typing import Any
 from tests.bench.floor import KEY, PROMPT, Floor, HttpClient, Prepared, RawSocket, add, charge
 from tests.bench.measure import Row, compare, ratio, row_of
 from tests.bench.server import BenchServer
-from toolnexus import AgentDef, AgentRuntime, Answer, LlmClient
+from toolnexus import AgentDef, AgentRuntime, Answer, LlmClient, tool
 
 FLOOR = "two session.post(json=)"
+TOOLS = 20
 
 
 def runtime_of(url: str, *registry: AgentDef, **options: Any) -> AgentRuntime:
@@ -51,6 +52,26 @@ ADDER = AgentDef("adder", tools=[add], model="m")
 ASKER = AgentDef("asker", tools=[charge], model="ask")
 
 
+def many_tools() -> list[Any]:
+    """Return twenty tools of five arguments, as a real agent has them."""
+
+    def add(
+        a: int, b: int, note: str = "", labels: list[str] | None = None, *, exact: bool = True
+    ) -> str:
+        """Add two whole numbers.
+
+        Args:
+            a: The first number.
+            b: The second number, which is added to the first.
+            note: What the sum is for.
+            labels: Where the sum is filed.
+            exact: Whether it must not be rounded.
+        """
+        return str(a + b)
+
+    return [tool(add, name="add" if n == 0 else f"add_{n}") for n in range(TOOLS)]
+
+
 def rows(server: BenchServer, *, quick: bool) -> list[Row]:
     """Measure (a) and (b)."""
     url = server.url()
@@ -72,6 +93,15 @@ def rows(server: BenchServer, *, quick: bool) -> list[Row]:
             rounds=rounds,
             batch=batch,
         )
+        many = many_tools()
+        wide = compare(
+            {
+                "floor": Floor(url, "m", *many).turn,
+                "client": lambda: client.run(PROMPT, tools=many),
+            },
+            rounds=rounds,
+            batch=batch,
+        )
         asked = compare(
             {"floor": ask_floor.turn, "runtime": park_and_resume(runtime)},
             rounds=rounds,
@@ -88,6 +118,9 @@ def rows(server: BenchServer, *, quick: bool) -> list[Row]:
     out = [
         row_of(g, what, FLOOR, ratio(found[key], base), limit) for g, what, key, limit in lines
     ]
+    declares = ratio(wide["client"], wide["floor"])
+    what = f"`LlmClient.run`, {TOOLS} tools of five arguments declared"
+    out.insert(2, row_of("a", what, FLOOR, declares, 0.8))
     parked = ratio(asked["runtime"], asked["floor"])
     out.append(row_of("b", "park, then `resume`, and `close`", FLOOR, parked, 0.9))
     return out

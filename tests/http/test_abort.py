@@ -29,6 +29,13 @@ def cancelled(run: Background, reason: str = "run cancelled") -> bool:
     return True
 
 
+def spin_then(act: Callable[[], Any], steps: int) -> None:
+    """Act a little later: another moment in each round."""
+    for _ in range(steps * 200):
+        pass
+    act()
+
+
 def test_a_thrown_token_asks_nothing(llm: ScriptedLlm, make_client: MakeClient) -> None:
     token = CancelToken()
     token.cancel("changed my mind")
@@ -278,9 +285,7 @@ def test_a_cancel_as_the_reply_arrives_hits_nobody_else(
         rounds = 0
         while not stop.is_set():
             token = CancelToken()
-            timer = background(
-                lambda token=token, n=rounds: [None] * (n % 50 * 2000) and token.cancel()
-            )
+            timer = background(lambda token=token, n=rounds: spin_then(token.cancel, n % 50))
             with contextlib.suppress(Cancelled):
                 client.run("mine", cancel=token)
             timer.join()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LIMIT
 from tests.http.conftest import MakeClient
 from tests.http.raw_servers import Background, Peer, RawServer
 from toolnexus import CancelToken, LlmError, RunTimeoutError
@@ -225,7 +226,13 @@ def test_a_deadline_cuts_a_retry_wait_short(
 ) -> None:
     clock = VirtualClock()
     llm.say("m", status(429, headers={"Retry-After": "30"}), text("too late"))
-    run = background(lambda: make_client(retries=1, timeout_ms=10_000, clock=clock).run("hi"))
+    # The request itself is parked on its deadline; only after it has failed is it the retry.
+    failed = threading.Event()
+    client = make_client(
+        retries=1, timeout_ms=10_000, clock=clock, on_error=lambda *_: failed.set()
+    )
+    run = background(lambda: client.run("hi"))
+    assert failed.wait(LIMIT)
     clock.wait_parked(1)
     clock.advance(10.0)
 

@@ -173,7 +173,8 @@ class HandleMachine(RuleBasedStateMachine):
                 future.result(LIMIT)
 
     def nobody_waits_while_nothing_runs(self) -> None:
-        if any(view.state is State.RUNNING for view in self.rt.list()):
+        # A caller's own thread may be the one that is inside an interrupted tool.
+        if self.rig.stale or any(view.state is State.RUNNING for view in self.rt.list()):
             return
         for resumed in self.resumes:
             resumed.result(LIMIT)

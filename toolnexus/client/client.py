@@ -132,9 +132,12 @@ class LlmClient:
             result = _result(turn, run_loop(turn, kit))
             status = result.status
             return result
-        except Cancelled:
-            self._raise_if_late(kit.deadline)
-            status, error = "interrupted", "run cancelled"
+        except Cancelled as stop:
+            late = self._late(kit.deadline)
+            if late is not None:
+                error = str(late)
+                raise late from None
+            status, error = "interrupted", str(stop)
             raise
         except Exception as failure:
             error = str(failure)
@@ -151,9 +154,10 @@ class LlmClient:
                 )
             )
 
-    def _raise_if_late(self, deadline: float | None) -> None:
-        if deadline is not None and self.options.clock.monotonic() >= deadline:
-            raise RunTimeoutError(f"run timeout after {self.options.timeout_ms}ms") from None
+    def _late(self, deadline: float | None) -> RunTimeoutError | None:
+        if deadline is None or self.options.clock.monotonic() < deadline:
+            return None
+        return RunTimeoutError(f"run timeout after {self.options.timeout_ms}ms")
 
 
 class _BareHost:

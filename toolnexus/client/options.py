@@ -108,6 +108,8 @@ class ClientOptions:
         read_timeout_ms: Milliseconds between two arrivals of bytes.
         retries: Further attempts after a failed request.
         retry_base_ms: Milliseconds before the first retry; doubles each time.
+        max_retry_wait_ms: A provider that asks for a longer wait than this is not waited for:
+            its error surfaces at once.
         retryable_statuses: HTTP statuses worth another attempt.
         max_turns: LLM calls in one run.
         max_tokens: Longest reply in tokens; None leaves it to the provider (Anthropic: 4096).
@@ -135,6 +137,7 @@ class ClientOptions:
     read_timeout_ms: int = attrs.field(default=600_000, validator=checks.whole_from(1))
     retries: int = attrs.field(default=2, validator=checks.whole_from(0))
     retry_base_ms: int = attrs.field(default=500, validator=checks.whole_from(0))
+    max_retry_wait_ms: int = attrs.field(default=60_000, validator=checks.whole_from(0))
     retryable_statuses: Iterable[int] = attrs.field(
         default=RETRYABLE_STATUSES, converter=_statuses
     )
@@ -159,7 +162,10 @@ class ClientOptions:
     def retry_policy(self) -> RetryPolicy:
         """The retry options as one value."""
         return RetryPolicy(
-            self.retries, self.retry_base_ms, statuses=frozenset(self.retryable_statuses)
+            self.retries,
+            self.retry_base_ms,
+            self.max_retry_wait_ms,
+            statuses=frozenset(self.retryable_statuses),
         )
 
 

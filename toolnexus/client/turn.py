@@ -12,7 +12,7 @@ import attrs
 
 from toolnexus.checkpoint import CallState, Checkpoint
 from toolnexus.messages import Message, Usage
-from toolnexus.suspension import Answer, Request
+from toolnexus.suspension import Answer, Request, new_request_id
 from toolnexus.toolspec import ToolResult
 from toolnexus.wire.base import ModelReply
 
@@ -99,10 +99,18 @@ class Turn:
             self.calls[index] = attrs.evolve(self.calls[index], arguments=arguments)
 
     def open(self, index: int, request: Request, asked_at: str) -> None:
-        """Park a call on a question."""
+        """Park a call on a question.
+
+        A tool that gives every question the same id gets another id for the next one: an
+        answer fits one question only.
+        """
         with self.lock:
+            call = self.calls[index]
+            in_use = {one.request.id for one in self.calls if one.request is not None}
+            if call.child is None and request.id in in_use:
+                request = attrs.evolve(request, id=new_request_id())
             self.calls[index] = attrs.evolve(
-                self.calls[index], status="open", request=request, asked_at=asked_at
+                call, status="open", request=request, asked_at=asked_at
             )
 
     def attach(self, index: int, child: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Final
 
 from toolnexus.client.turn import Turn, settled_checkpoint
@@ -23,6 +24,8 @@ millisecond, foreign code may take for ever."""
 
 # How long foreign code takes to let go of a thread is not virtual.
 _real: Final = RealClock()
+
+_in_on_close: Final[ContextVar[bool]] = ContextVar("toolnexus_in_on_close", default=False)
 
 _INTERRUPTED: Final = End("interrupted", "interrupted")
 
@@ -70,7 +73,7 @@ class Closing:
             self._let_finish(runs)
         self._stop(runs)
         why = reason or ("interrupted" if force else "closed")
-        if doomed and others:
+        if others:
             self._await_closed(others)
         # Children were appended after their parents, so from the back it is leaves first.
         for one in reversed(doomed):
@@ -160,7 +163,9 @@ class Closing:
             self._await(run.handle, lambda run=run: run.is_over, clock, limit)  # type: ignore[misc]
 
     def _await_closed(self, handles: list[Handle]) -> None:
-        """Let another thread finish closing what is below; not for ever, it may be this one."""
+        """Let another thread finish closing what is below."""
+        if _in_on_close.get():
+            return  # it may be this thread, further up
         limit = _real.monotonic() + self._core.options.shutdown_ms / 1000 + 1
         for one in handles:
             self._await(one, lambda one=one: one._state is State.CLOSED, _real, limit)  # type: ignore[misc]

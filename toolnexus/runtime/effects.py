@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -37,12 +38,25 @@ class Effects:
         self._lines.append(line)
 
     def perform(self) -> None:
-        """Do everything, in the order it was added. The caller holds no lock."""
+        """Do everything, in the order it was added. The caller holds no lock.
+
+        Raises:
+            BaseException: A SystemExit or the like out of a callback, once all is done.
+        """
+        ending: BaseException | None = None
         if self._lines and _trace_logger.isEnabledFor(logging.DEBUG):
-            for line in self._lines:
-                _trace_logger.debug("%s", line)
+            self._calls[:0] = [(_trace_logger.debug, ("%s", line)) for line in self._lines]
         for call, args in self._calls:
             try:
                 call(*args)
-            except Exception:
-                logger.exception("%r failed", call)
+            except Exception:  # noqa: BLE001 - foreign code; one failure must not stop the others
+                _report(call)
+            except BaseException as error:  # noqa: BLE001 - raised below, after the others
+                ending = error
+        if ending is not None:
+            raise ending
+
+
+def _report(call: object) -> None:
+    with contextlib.suppress(Exception):  # the log itself may be what fails
+        logger.error("%r failed", call, exc_info=True)  # noqa: LOG014 - called by a handler

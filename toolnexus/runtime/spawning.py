@@ -138,6 +138,8 @@ class Spawning:
         failed = handle._failed
         if failed is None or handle._run is not None or handle._is_closing:
             return None
+        if handle._stale_runs:
+            return None  # a tool of the interrupted turn is still at it
         if failed.checkpoint is not None:
             settled = [call for call in failed.checkpoint.calls if call.status == "done"]
             self._close_children_locked(settled, effects)

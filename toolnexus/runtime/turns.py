@@ -22,6 +22,7 @@ from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.delegation import Delegation
+from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.gate import TurnGate
 from toolnexus.runtime.handle import Handle, path_of
 from toolnexus.runtime.inbox import compose
@@ -105,19 +106,32 @@ class Turns:
 
     def _conclude(self, run: Run, end: End) -> tuple[bool, Run | None]:
         """Settle `run` unless it can go on or was settled by an interrupt."""
-        core, handle = self._core, run.handle
-        with core.deciding() as effects:
-            if run.is_over:
-                if run.is_stale:
-                    run.is_stale = False
-                    handle._stale_runs -= 1
-                    logger.info("%s: what a stopped turn still did is dropped", handle.id)
-                core.tell_watchers_locked(handle, effects)
-                return True, None
-            # An answer or a child's end that came after the last pass over the calls.
-            if end.status == "pending" and run.turn is not None and self.due_locked(run):
-                return False, None
-            return True, self._settling.settle_locked(run, end, effects)
+        core = self._core
+        following: Run | None = None
+        try:
+            with core.deciding() as effects:
+                if run.is_over:
+                    self._leave_stale_locked(run, effects)
+                    return True, None
+                # An answer or a child's end that came after the last pass over the calls.
+                if end.status == "pending" and run.turn is not None and self.due_locked(run):
+                    return False, None
+                following = self._settling.settle_locked(run, end, effects)
+        except BaseException:
+            # A callback ended this thread; what was set going must not end with it.
+            if following is not None and following.is_started:
+                core.pool.submit(following)
+            raise
+        return True, following
+
+    def _leave_stale_locked(self, run: Run, effects: Effects) -> None:
+        """Note that the thread of a run that was settled without it is back."""
+        handle = run.handle
+        if run.is_stale:
+            run.is_stale = False
+            handle._stale_runs -= 1
+            effects.add(logger.info, "%s: what a stopped turn still did is dropped", handle.id)
+        self._core.tell_watchers_locked(handle, effects)
 
     def _work(self, run: Run) -> End:
         try:

@@ -45,6 +45,29 @@ class Waiting:
         Raises:
             BaseException: A KeyboardInterrupt in a turn that was taken over.
         """
+        try:
+            return self._wait(handle, future, timeout, cancel)
+        except BaseException:
+            self._hand_over(handle)
+            raise
+
+    def _hand_over(self, handle: Handle) -> None:
+        """Leave a run that counted on this thread to the workers."""
+        core = self._core
+        with core.deciding() as effects:
+            run = handle._run
+            if run is not None and not run.submits:
+                run.submits = True
+                if run.is_started:
+                    effects.add(core.pool.submit, run)
+
+    def _wait(
+        self,
+        handle: Handle,
+        future: Future[TaskResult],
+        timeout: float | None,
+        cancel: CancelToken | None,
+    ) -> TaskResult | None:
         core = self._core
         limit = None if timeout is None else core.clock.monotonic() + timeout
         while not future.done():

@@ -1,0 +1,130 @@
+"""Child interpreters: a script of the test's, with a time limit on everything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.conftest import LIMIT
+
+ROOT = Path(__file__).parents[2]
+
+BOUND = 3.0
+"""The issue says a second; three on a machine that is busy with something else."""
+
+PRELUDE = """
+import os, sys, threading
+from toolnexus import AgentDef, AgentRuntime, Answer, Budget, Request, State, ToolContext
+from toolnexus import ToolResult, tool
+
+def say(word):
+    sys.stdout.write(word + chr(10))
+    sys.stdout.flush()
+
+@tool
+def charge(ctx: ToolContext) -> ToolResult:
+    if ctx.answer is None:
+        return ToolResult.pending(Request("approval", "Charge?"))
+    return ToolResult.ok("charged")
+
+@tool
+def stuck() -> str:
+    say("inside")
+    threading.Event().wait(600)
+    return "never"
+
+def make(*agents, **options):
+    return AgentRuntime(
+        base_url=sys.argv[1], api_key="k", default_model="m", retries=0,
+        registry=[AgentDef("a"), *agents], **options,
+    )
+"""
+
+
+class Child:
+    """A running script; its lines come one by one."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        assert process.stdin is not None
+        self.stdout, self.stdin = process.stdout, process.stdin
+        self.errors = ""
+
+    def expect(self, word: str) -> None:
+        """Block until the script says `word` as its next line."""
+        line = self.stdout.readline().strip()
+        if line != word:
+            self.process.kill()
+            _, errors = self.process.communicate(timeout=LIMIT)
+            raise AssertionError(f"{line!r} where {word!r} was due\n{errors}")
+
+    def go_on(self) -> float:
+        """Let the script read a line; return when that was."""
+        self.stdin.write("\n")
+        self.stdin.flush()
+        return time.monotonic()
+
+    def press_ctrl_c(self) -> float:
+        """Send what a terminal sends; return when that was."""
+        os.kill(self.process.pid, signal.SIGINT)
+        return time.monotonic()
+
+    def end(self, since: float | None = None) -> float:
+        """Wait for the end of the script; return how long it took since then."""
+        try:
+            _, self.errors = self.process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            _, errors = self.process.communicate()
+            raise AssertionError(f"the script hangs\n{errors}") from None
+        return time.monotonic() - (since or 0)
+
+
+@contextmanager
+def running(script: str, *args: str) -> Iterator[Child]:
+    """Start a script after the prelude in an interpreter of its own."""
+    code = PRELUDE + textwrap.dedent(script)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+    process = subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-c", code, *args],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    watchdog = _Watchdog(process)
+    try:
+        yield Child(process)
+    finally:
+        watchdog.stop()
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+class _Watchdog:
+    """Kills a script that outlives its limit, so that no read of its output blocks for ever."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._over = threading.Event()
+        self._process = process
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        if not self._over.wait(3 * LIMIT):
+            self._process.kill()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(LIMIT)
