@@ -84,6 +84,9 @@ class Flight:
                 return  # already closed by the thread that reads it
 
 
+_HELD_BYTES: Final = 65_536
+"""A longer piece is sent by itself: copying it would cost more than a packet."""
+
 current_flight: ContextVar[Flight | None] = ContextVar("toolnexus_flight", default=None)
 
 
@@ -91,12 +94,31 @@ class _Abortable(HTTPConnection):
     """A connection that tells the current flight which socket it uses."""
 
     flight: Flight | None = None
+    _held: list[bytes] | None = None
 
     def request(self, *args: Any, **kwargs: Any) -> None:
         flight = current_flight.get()
         if flight is not None and self.sock is not None:
             flight.aim(self, _plain(self.sock))
-        super().request(*args, **kwargs)
+        self._held = []
+        try:
+            super().request(*args, **kwargs)
+            self._flush()
+        finally:
+            self._held = None
+
+    def send(self, data: Any) -> None:
+        """Hold small pieces back, so that header and body leave in one packet."""
+        if self._held is not None and isinstance(data, bytes) and len(data) <= _HELD_BYTES:
+            self._held.append(data)
+            return
+        self._flush()
+        super().send(data)
+
+    def _flush(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            super().send(b"".join(held))
 
     def connect(self) -> None:
         super().connect()

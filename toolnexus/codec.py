@@ -28,11 +28,17 @@ def dumps(value: JsonValue) -> str:
 
 def encode(value: JsonValue) -> bytes:
     """Return compact JSON as UTF-8; a lone surrogate becomes U+FFFD, never an error."""
-    text = dumps(value)
+    text = _body_encoder.encode(value)
     try:
         return text.encode()
     except UnicodeEncodeError:
         return well_formed(text).encode()
+
+
+def _plain_mapping(value: object) -> dict[str, JsonValue]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def well_formed(text: str) -> str:
@@ -68,6 +74,10 @@ def _finite(text: str) -> float:
 
 
 _encoder: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+# Takes mappings of any kind, such as the schema of a tool that freezes it.
+_body_encoder: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain_mapping
+)
 _decoder: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
 
 

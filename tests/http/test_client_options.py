@@ -185,6 +185,24 @@ def test_an_empty_body_from_a_transform_is_sent_as_it_is(
     assert llm.requests[0].content == b"{}"
 
 
+@pytest.mark.parametrize("style", ["openai", "anthropic"])
+def test_a_body_transform_that_edits_in_place_changes_no_tool(
+    llm: ScriptedLlm, make_client: MakeClient, style: str
+) -> None:
+    tool = Charge()
+    tool.input_schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+
+    def strip(body: dict[str, Any]) -> None:
+        one = body["tools"][0]
+        (one.get("function", {}).get("parameters") or one.get("input_schema")).pop("properties")
+
+    llm.say("m", text("hi"))
+    make_client(style=style, body_transform=strip).run("hi", tools=[tool])
+    assert "properties" in tool.input_schema
+    (sent,) = llm.requests[-1].body["tools"]
+    assert (sent.get("input_schema") or sent["function"]["parameters"]) == {"type": "object"}
+
+
 @pytest.mark.parametrize("value", [float("nan"), object(), {1, 2}])
 def test_parameters_that_are_not_json_are_a_config_error(
     llm: ScriptedLlm, make_client: MakeClient, value: Any

@@ -26,6 +26,7 @@ from toolnexus.errors import (
 )
 from toolnexus.transport import HttpReply, Patience, Transport
 from toolnexus.wire.base import ModelReply, ModelRequest
+from toolnexus.wire.content import json_copy
 from toolnexus.wire.styles import dialect_of
 
 logger = logging.getLogger(__name__)
@@ -199,6 +200,8 @@ class Model:
             logger.warning("request_params: %s ignored: the loop owns them", ", ".join(ignored))
         body.update((name, value) for name, value in params.items() if name not in _PROTECTED)
         if self._options.body_transform is not None:
+            # It may edit the body in place, and the body shares the tools' schemas.
+            body = json_copy(body)
             changed = self._options.body_transform(body)
             body = body if changed is None else changed
         try:

@@ -84,7 +84,7 @@ def _tool(tool: ToolDeclaration) -> dict[str, JsonValue]:
     return {
         "name": wire_name(tool.name),
         "description": tool.description,
-        "input_schema": json_copy(tool.input_schema),
+        "input_schema": tool.input_schema,
     }
 
 

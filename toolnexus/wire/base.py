@@ -81,7 +81,10 @@ class Dialect(Protocol):
         """Return the headers that carry the key and the protocol's version."""
 
     def request_body(self, request: ModelRequest) -> dict[str, JsonValue]:
-        """Return the body: balanced, without what the provider refuses or what is ours."""
+        """Return the body: balanced, without what the provider refuses or what is ours.
+
+        It shares the schemas of the tools, and nothing else that may change.
+        """
 
     def read_reply(self, payload: JsonValue, origin: str) -> ModelReply:
         """Read a 2xx body.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -68,7 +69,7 @@ def _tool(tool: ToolDeclaration) -> dict[str, JsonValue]:
     function = {
         "name": wire_name(tool.name),
         "description": tool.description,
-        "parameters": json_copy(tool.input_schema),
+        "parameters": tool.input_schema,
     }
     return {"type": "function", "function": function}
 
@@ -133,7 +134,9 @@ def _assistant(message: Message, origin: str) -> tuple[Message, Mapping[str, str
     ids: Mapping[str, str] = {}
     if calls:
         stored = [call["id"] for call in calls]
-        ids = dict(zip(stored, stored, strict=True)) if at_home else WireIds().assign(stored)
+        # Ids of one message are unique in the view, so a portable one stays as it is.
+        keeps_ids = at_home or all(map(is_portable_id, stored))
+        ids = dict(zip(stored, stored, strict=True)) if keeps_ids else WireIds().assign(stored)
         wire["tool_calls"] = [
             _call(call, ids[call["id"]], keeps_all=keeps_all) for call in calls
         ]
@@ -226,8 +229,9 @@ def _meaningful_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _meaningful(received: Mapping[str, Any], kept: frozenset[str]) -> dict[str, Any]:
+    # Interned: the keys of a parsed body are texts of its own, in every message kept.
     return {
-        key: value
+        sys.intern(key): value
         for key, value in received.items()
         if key in kept or (says_something(value) and not key.startswith("_"))
     }
