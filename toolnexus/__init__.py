@@ -152,14 +152,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'toolnexus' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"toolnexus.{home}"), name)
-    globals()[name] = value
-    return value
+# A type checker must not learn that every name exists.
+if not TYPE_CHECKING:
 
+    def __getattr__(name: str) -> Any:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module 'toolnexus' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"toolnexus.{home}"), name)
+        globals()[name] = value
+        return value
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+    def __dir__() -> list[str]:
+        return list(__all__)

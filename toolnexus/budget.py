@@ -27,7 +27,7 @@ def _limit(least: int = 0) -> Any:
     return attrs.field(default=None, validator=whole_from(least))
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Budget:
     """Limits of one handle. Tokens, tool calls and depth hold for everything below it as well.
 
@@ -50,6 +50,10 @@ class Budget:
     max_children: int | None = _limit()
     max_concurrent: int | None = _limit(least=1)  # with 0 no child would ever run
     max_depth: int | None = _limit()
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value}" for name, value in self.to_dict().items())
+        return f"Budget({given})"
 
     def over(self, other: Budget) -> Budget:
         """Return the limits given here, and those of `other` where none is given here."""

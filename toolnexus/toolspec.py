@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import attrs
 
 from toolnexus.cancel import CancelToken
-from toolnexus.codec import JsonValue, refuse_unknown
+from toolnexus.codec import JsonValue, dumps, refuse_unknown
 from toolnexus.errors import ConfigError, WireFormatError
 from toolnexus.suspension import Answer, Request
 
@@ -26,7 +26,7 @@ def sanitize(name: str | None) -> str:
     return _NOT_NAME_CHAR.sub("_", name or "")
 
 
-def require_tool_name(name: object) -> str:
+def require_tool_name(name: object, what: str = "a tool name") -> str:
     """Return `name` if a provider takes it as a tool's name.
 
     Raises:
@@ -34,13 +34,20 @@ def require_tool_name(name: object) -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"a tool name is 1 to {NAME_CHARS} letters, digits, '_' or '-', not {name!r}"
+            f"{what} is 1 to {NAME_CHARS} letters, digits, '_' or '-', not {name!r}"
         )
     return name
 
 
 def _text_of(output: object) -> str:
-    return "" if output is None else str(output)
+    if output is None:
+        return ""
+    if isinstance(output, str):
+        return output
+    try:
+        return dumps(output)
+    except (TypeError, ValueError, RecursionError):
+        return str(output)
 
 
 @attrs.frozen
@@ -48,7 +55,7 @@ class ToolResult:
     """What one execution of a tool gave.
 
     Attributes:
-        output: The text the model reads; None becomes "".
+        output: The text the model reads; None becomes "", other JSON values compact JSON.
         is_error: Whether the call failed. A suspension is not an error.
         metadata: JSON object for hooks and the host, never sent to the model; a suspended
             result has `{"pending": Request}`.
@@ -59,7 +66,7 @@ class ToolResult:
     metadata: Mapping[str, Any] | None = None
 
     @classmethod
-    def ok(cls, text: str | None = "", **metadata: JsonValue) -> ToolResult:
+    def ok(cls, text: JsonValue = "", **metadata: JsonValue) -> ToolResult:
         """Return a success."""
         return cls(text, metadata=metadata or None)
 

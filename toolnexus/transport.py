@@ -301,12 +301,14 @@ def _network_error(url: str, error: Exception) -> LlmError:
     reason = _first_cause(error)
     if isinstance(reason, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
         # Not retried: the provider may be at work on it, and will bill for it.
-        return LlmError(f"LLM request to {host}: no bytes for too long (read timeout)")
+        return LlmError(f"LLM request to {host}: read timeout (no bytes for read_timeout_ms)")
     if isinstance(reason, ssl.SSLCertVerificationError):
         return LlmError(f"LLM request to {host}: TLS failed: {reason}")
     # What `requests` finds wrong with a URL or a header is a ValueError, and stays wrong.
+    system = reason.__cause__ if isinstance(reason.__cause__, OSError) else reason
+    said = f" ({system.strerror})" if isinstance(system, OSError) and system.strerror else ""
     return LlmError(
-        f"LLM request to {host} failed: {type(reason).__name__}",
+        f"LLM request to {host} failed: {type(reason).__name__}{said}",
         retryable=not isinstance(reason, ValueError),
     )
 

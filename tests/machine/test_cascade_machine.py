@@ -32,7 +32,7 @@ def leaves(plan: list[Any]) -> list[str]:
     return [step] if isinstance(step, str) else [leaf for kid in step for leaf in leaves(kid)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(
     plan=trees(2),
     workers=st.sampled_from([1, 2, 32]),

@@ -10,7 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.conftest import LIMIT
@@ -63,7 +63,7 @@ class Child:
         """Block until the script says `word` as its next line."""
         line = self.stdout.readline().strip()
         if line != word:
-            self.process.kill()
+            kill(self.process)
             _, errors = self.process.communicate(timeout=LIMIT)
             raise AssertionError(f"{line!r} where {word!r} was due\n{errors}")
 
@@ -83,7 +83,7 @@ class Child:
         try:
             _, self.errors = self.process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            kill(self.process)
             _, errors = self.process.communicate()
             raise AssertionError(f"the script hangs\n{errors}") from None
         return time.monotonic() - (since or 0)
@@ -101,15 +101,21 @@ def running(script: str, *args: str) -> Iterator[Child]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        start_new_session=True,
     )
     watchdog = _Watchdog(process)
     try:
         yield Child(process)
     finally:
         watchdog.stop()
-        if process.poll() is None:
-            process.kill()
+        kill(process)
         process.communicate()
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """End the script and what it forked."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class _Watchdog:
@@ -123,7 +129,7 @@ class _Watchdog:
 
     def _watch(self) -> None:
         if not self._over.wait(3 * LIMIT):
-            self._process.kill()
+            kill(self._process)
 
     def stop(self) -> None:
         self._over.set()

@@ -125,7 +125,13 @@ def test_after_ctrl_c_in_a_queued_run_turn_the_place_is_not_lost(llm: ScriptedLl
         first, handle = (rt.spawn(rt.root, "a").handle for _ in range(2))
         future = rt.future_result(first)
         rt.wake(first, "Go.")
-        say("waits")
+
+        def tell():
+            while not rt.trace_has("QUEUED"):
+                threading.Event().wait(0.01)
+            say("waits")
+
+        threading.Thread(target=tell).start()
         try:
             rt.run_turn(handle, "Go.")
         except KeyboardInterrupt:
@@ -139,7 +145,6 @@ def test_after_ctrl_c_in_a_queued_run_turn_the_place_is_not_lost(llm: ScriptedLl
     with running(script, llm.base_url) as child:
         child.expect("waits")
         llm.wait_asked("m")
-        _until_queued(child)
         child.press_ctrl_c()
         child.expect("interrupted")
         gate.set()
@@ -148,8 +153,3 @@ def test_after_ctrl_c_in_a_queued_run_turn_the_place_is_not_lost(llm: ScriptedLl
         child.expect("fresh")
         child.end()
     assert (child.process.returncode, child.errors) == (0, "")
-
-
-def _until_queued(child: Child) -> None:
-    """The script says `waits` just before it blocks; give it that moment."""
-    threading.Event().wait(0.3)

@@ -183,3 +183,23 @@ def _in_thread(work: Callable[[], Any]) -> bool:
     thread.start()
     thread.join(LIMIT / 2)
     return not thread.is_alive()
+
+
+def test_the_future_of_a_resume_ends_with_the_runtime(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    gate = threading.Event()
+    llm.say("m", tool_call("charge_card"))
+    llm.say("busy", text("too late").held_by(gate))
+    rt = make_runtime(
+        AgentDef("pay", tools=[Charge()]), AgentDef("busy", model="busy"), max_workers=1
+    )
+    parked = rt.run_turn(rt.spawn(rt.root, "pay").handle, "Charge.")
+    assert parked.pending is not None
+    rt.wake(rt.spawn(rt.root, "busy").handle, "Take the only worker.")
+    llm.wait_asked("busy")
+    resumed = rt.future_resume(Answer(parked.pending.id, True))
+
+    rt.close(rt.root, force=True)
+
+    assert resumed.result(LIMIT) is None

@@ -110,7 +110,7 @@ def test_a_function_that_fails_is_a_500_and_the_cause_of_the_assertion(
         raise AssertionError("wrong prompt")
 
     llm.answer("m", fail)
-    assert ask(llm).status_code == 500
+    assert ask(llm).status_code == 501
     with pytest.raises(AssertionError, match="answer function of 'm' raised") as caught:
         llm.assert_done()
     assert str(caught.value.__cause__) == "wrong prompt"
@@ -118,7 +118,7 @@ def test_a_function_that_fails_is_a_500_and_the_cause_of_the_assertion(
 
 def test_a_reply_that_is_not_json_is_reported(llm: ScriptedLlm) -> None:
     llm.say("m", tool_call("add", {"a": object()}))
-    assert ask(llm).status_code == 500
+    assert ask(llm).status_code == 501
     with pytest.raises(AssertionError, match="not JSON"):
         llm.assert_done()
 
@@ -249,7 +249,7 @@ def test_requests_are_recorded(llm: ScriptedLlm) -> None:
 
 def test_an_unscripted_request_is_a_500_and_remembered(llm: ScriptedLlm) -> None:
     llm.say("m", text("1"), text("2"))
-    assert ask(llm, "other", "who?").status_code == 500
+    assert ask(llm, "other", "who?").status_code == 501
     assert ask(llm).ok
     with pytest.raises(AssertionError) as caught:
         llm.assert_done()

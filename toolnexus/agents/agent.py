@@ -26,6 +26,10 @@ from toolnexus.toolspec import Tool, ToolContext, ToolResult
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import Unpack
+
+    from toolnexus.runtime.options import RuntimeOptionFields
+
 
 def agent(  # noqa: PLR0913 - all but the name are keywords
     name: str,
@@ -84,7 +88,7 @@ def agent(  # noqa: PLR0913 - all but the name are keywords
     )
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Agent:
     """A declared agent. Immutable; one serves any number of runs and threads.
 
@@ -98,6 +102,9 @@ class Agent:
     def name(self) -> str:
         """The agent's name."""
         return self.definition.name
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name}>"
 
     def registry(self) -> dict[str, AgentDef]:
         """Return the agent and, through teams of teams, everybody it may delegate to.
@@ -114,7 +121,12 @@ class Agent:
             waiting.extend(m for m in one.members.values() if found.get(m.name) is not m)
         return found
 
-    def run(self, prompt: str, options: RuntimeOptions | None = None, **given: Any) -> AgentRun:
+    def run(
+        self,
+        prompt: str,
+        options: RuntimeOptions | None = None,
+        **given: Unpack[RuntimeOptionFields],
+    ) -> AgentRun:
         """Run `prompt` in a runtime of its own, which closes at the end unless the run parks.
 
         Blocks.
@@ -139,7 +151,9 @@ class Agent:
             raise
         return AgentRun.of(runtime, handle, result)
 
-    def as_tool(self, options: RuntimeOptions | None = None, **given: Any) -> AgentTool:
+    def as_tool(
+        self, options: RuntimeOptions | None = None, **given: Unpack[RuntimeOptionFields]
+    ) -> AgentTool:
         """Return the agent as a tool for other agents, or for a bare client.
 
         Inside a runtime it runs as a child of the caller, and its questions are the caller's.
@@ -235,6 +249,7 @@ class AgentTool:
     def __init__(self, agent: Agent, options: RuntimeOptions | None) -> None:
         self._agent = agent
         self._options = options
+        self.requires_runtime = options is None
         self.name = agent.name
         self.description = agent.definition.does or f"Ask the agent {agent.name}."
         self.input_schema: Mapping[str, JsonValue] = {
@@ -268,9 +283,7 @@ class AgentTool:
         if ctx.delegate is not None:
             return ctx.delegate(self._agent.definition, args["prompt"])
         if self._options is None:
-            return ToolResult.error(
-                f"agent {self.name} runs inside an AgentRuntime, or with as_tool(options=...)"
-            )
+            return ToolResult.error(f"agent {self.name} runs only inside an AgentRuntime")
         with self._lock:
             parked = self._parked.pop(ctx.idempotency_key, None)
         if parked is None:

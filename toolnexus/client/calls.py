@@ -189,6 +189,7 @@ def _execute(
             source=tool.source,
             is_error=final.is_error,
             pending=final.request is not None,
+            error=final.output if final.is_error else None,
             handle_id=handle_id,
         )
     )
@@ -221,6 +222,7 @@ def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> 
     except Exception as error:
         if isinstance(error, Cancelled) and context.cancel.is_cancelled:
             raise
+        logger.exception("tool %s failed", tool.name)
         cause = error.__cause__ or error
         return ToolResult.error(str(cause) or type(cause).__name__)
     if isinstance(result, str):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from toolnexus import process
 from toolnexus.cancel import CancelToken
@@ -25,6 +28,10 @@ from toolnexus.workers import WorkerPool
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import Unpack
+
+    from toolnexus.client.options import ClientOptionFields
+
 
 class LlmClient:
     """Runs a prompt against one endpoint: model call, tool calls, model call, until it is done.
@@ -33,7 +40,9 @@ class LlmClient:
     and connections back.
     """
 
-    def __init__(self, options: ClientOptions | None = None, **given: Any) -> None:
+    def __init__(
+        self, options: ClientOptions | None = None, **given: Unpack[ClientOptionFields]
+    ) -> None:
         """Make a client from options, or from the same names given as keywords.
 
         Raises:
@@ -46,7 +55,8 @@ class LlmClient:
         )
         self._model = Model(self.options, self._transport)
         self._pool = WorkerPool(self.options.max_workers, "toolnexus-client")
-        process.watch(self)
+        self._lifetime = _Lifetime(self._pool, self._transport)
+        process.watch(self._lifetime)
 
     def run(
         self,
@@ -75,24 +85,29 @@ class LlmClient:
         """
         if not isinstance(prompt, str):
             raise ConfigError(f"the prompt must be a str, not {type(prompt).__name__}")
+        if not isinstance(history, Sequence):
+            raise ConfigError(
+                f"history must be a list of messages, such as an earlier result's `messages`, "
+                f"not {type(history).__name__}"
+            )
+        by_name = index_tools(tools)
+        for tool in by_name.values():
+            if getattr(tool, "requires_runtime", False):
+                raise ConfigError(
+                    f"tool {tool.name!r} is an agent and needs a runtime: "
+                    "as_tool(base_url=..., ...) gives it one of its own"
+                )
+        if not self.options.model:
+            raise ConfigError("no model: give LlmClient(model=...)")
         messages = list(history)
         turn = Turn([*messages, *self._opening(messages, prompt)], len(messages))
-        return self._run(turn, index_tools(tools), cancel or CancelToken())
+        return self._run(turn, by_name, cancel or CancelToken())
 
     def close(self) -> None:
         """End the client's threads and connections. A run in progress goes on."""
-        process.unwatch(self)
+        process.unwatch(self._lifetime)
         self._pool.close(timeout=1.0)
         self._transport.close()
-
-    def after_fork(self) -> None:
-        """Start afresh in a forked child."""
-        self._pool.after_fork()
-        self._transport.after_fork()
-
-    def at_exit(self) -> None:
-        """Let the interpreter end: workers are daemons, and idle ones end at once."""
-        self._pool.close(timeout=0.1)
 
     def __enter__(self) -> LlmClient:
         return self
@@ -160,6 +175,22 @@ class LlmClient:
         return RunTimeoutError(f"run timeout after {self.options.timeout_ms}ms")
 
 
+class _Lifetime:
+    """What a client does when the process forks or ends."""
+
+    def __init__(self, pool: WorkerPool, transport: Transport) -> None:
+        self._pool = pool
+        self._transport = transport
+
+    def after_fork(self) -> None:
+        self._pool.after_fork()
+        self._transport.after_fork()
+
+    def at_exit(self) -> None:
+        # Workers are daemons; this lets idle ones end before the interpreter does.
+        self._pool.close(timeout=0.1)
+
+
 class _BareHost:
     """A run outside a runtime: no budget, no tree, at most a `wait_for`."""
 
@@ -201,22 +232,26 @@ class _BareHost:
         return None
 
 
-def options_from(cls: type[Any], options: Any, given: dict[str, Any]) -> Any:
+def options_from(cls: type[Any], options: Any, given: Mapping[str, object]) -> Any:
     """Return `options`, or a new `cls` of the keywords.
 
     Raises:
         ConfigError: Both were given, a keyword is unknown, or `options` is of another class.
     """
+    name = cls.__name__
     if options is not None and given:
-        raise ConfigError(f"give {cls.__name__} or keywords, not both")
-    if options is None:
-        try:
-            return cls(**given)
-        except TypeError as error:
-            raise ConfigError(f"{cls.__name__}: {error}") from None
-    if not isinstance(options, cls):
-        raise ConfigError(f"options must be a {cls.__name__}, not {type(options).__name__}")
-    return options
+        raise ConfigError(f"give {name} or keywords, not both")
+    if options is not None:
+        if not isinstance(options, cls):
+            raise ConfigError(f"options must be {name}, not {type(options).__name__}")
+        return options
+    known = [field.name for field in attrs.fields(cls)]
+    for word in given:
+        if word not in known:
+            close = difflib.get_close_matches(word, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            raise ConfigError(f"{name} has no option {word!r}; {hint}")
+    return cls(**given)
 
 
 def opening(style: str, system: str, history: Sequence[Message], prompt: str) -> list[Message]:
@@ -231,12 +266,14 @@ def opening(style: str, system: str, history: Sequence[Message], prompt: str) ->
     return [user]
 
 
-def index_tools(tools: Iterable[Tool]) -> dict[str, Tool]:
+def index_tools(tools: object) -> dict[str, Tool]:
     """Return the tools by name.
 
     Raises:
         ConfigError: One is no tool, or two share a name.
     """
+    if not isinstance(tools, Iterable) or isinstance(tools, (str, bytes)):
+        raise ConfigError(f"tools must be a list of tools, not {tools!r}")
     by_name: dict[str, Tool] = {}
     for one in tools:
         checked = require_tool(one)

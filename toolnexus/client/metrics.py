@@ -28,7 +28,7 @@ class MetricEvent:
         is_error: Whether a tool's result is an error. A suspension is not.
         pending: Whether a tool suspended.
         usage: Tokens; zero unless the provider counted them.
-        error: What went wrong, for `llm` and `run`; None where nothing did.
+        error: What went wrong; None where nothing did.
         handle_id: Whose turn it was; None outside a runtime.
     """
 

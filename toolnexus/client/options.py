@@ -19,8 +19,38 @@ from toolnexus.suspension import Answer, Request
 
 if TYPE_CHECKING:
     import requests
+    from typing_extensions import TypedDict
 
     from toolnexus.client.metrics import MetricEvent
+
+    class ClientOptionFields(TypedDict, total=False):
+        """The options by name, for whoever checks types; see `ClientOptions`."""
+
+        base_url: str
+        style: str
+        api_key: str | None
+        model: str
+        system_prompt: str
+        headers: Mapping[str, str] | None
+        session: requests.Session | None
+        timeout_ms: int | None
+        connect_timeout_ms: int
+        read_timeout_ms: int
+        retries: int
+        retry_base_ms: int
+        max_retry_wait_ms: int
+        retryable_statuses: Iterable[int]
+        max_turns: int
+        max_tokens: int | None
+        request_params: Mapping[str, JsonValue] | None
+        body_transform: BodyTransform | None
+        on_error: OnError | None
+        hooks: Any
+        on_metric: OnMetric | None
+        wait_for: WaitFor | None
+        max_workers: int
+        clock: Clock
+
 
 WaitFor: TypeAlias = Callable[[Request], Answer | None]
 """Answers a request inline, blocking. None, or an answer to another id, declines."""
@@ -203,7 +233,11 @@ def _sendable(key: str) -> str:
 
 
 def secrets_of(api_key: str, headers: Mapping[str, str], session: object = None) -> list[str]:
-    """Return every text that no error may quote, the longest first."""
+    """Return every text that no error may quote, the longest first.
+
+    A text of less than eight characters is no secret but a placeholder, and masking it would
+    garble whatever contains it.
+    """
     own: Mapping[str, Any] = getattr(session, "headers", {})
     given: Mapping[str, Any] = headers
     found = [api_key]
@@ -211,4 +245,4 @@ def secrets_of(api_key: str, headers: Mapping[str, str], session: object = None)
         if name.lower() in _KEY_HEADERS:
             text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
             found.append(text.rpartition(" ")[2])
-    return sorted((text for text in found if text), key=len, reverse=True)
+    return sorted((text for text in found if len(text) >= 8), key=len, reverse=True)

@@ -12,9 +12,9 @@ from toolnexus.runtime.book import Accepted, OpenRequest
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import Handle
-from toolnexus.runtime.run import Run, current_run
+from toolnexus.runtime.run import End, Run, current_run
 from toolnexus.runtime.settling import Settling
-from toolnexus.runtime.spawning import Spawning
+from toolnexus.runtime.spawning import BUSY_STALE, Spawning
 from toolnexus.runtime.state import Cause
 from toolnexus.runtime.waiting import Waiting
 from toolnexus.suspension import Answer, Request, format_time
@@ -64,6 +64,8 @@ class Answers:
         with core.deciding() as effects:
             if budget is not None:
                 handle.budget = budget.over(handle.budget)
+            if handle._stale_runs:
+                return core.result_locked(handle, End("error", BUSY_STALE))
             run = self._spawning.retry_locked(handle, effects, is_awaited=True)
             last = handle.last_result
             if run is None:

@@ -22,16 +22,22 @@ TASK = "task"
 """The name of the tool through which a model delegates."""
 
 
-def _tuple(value: object) -> tuple[Any, ...]:
+def _tools_of(value: Iterable[Tool]) -> tuple[Tool, ...]:
+    return _as_tuple(value, "tools")
+
+
+def _names_of(value: Iterable[str]) -> tuple[str, ...]:
+    return _as_tuple(value, "team")
+
+
+def _as_tuple(value: Iterable[Any], field: str) -> tuple[Any, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise ConfigError(f"expected a list, not {value!r}")
+        raise ConfigError(f"AgentDef.{field} must be a list, not {value!r}")
     return tuple(value)
 
 
 def _name(_instance: AgentDef, _attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, str) or not value or "/" in value:
-        raise ConfigError(f"an agent's name is a text without '/', not {value!r}")
-    require_tool_name(value)
+    require_tool_name(value, "an agent's name")
 
 
 def _tools(instance: AgentDef, _attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -46,11 +52,12 @@ def _team(instance: AgentDef, _attribute: attrs.Attribute[Any], value: Any) -> N
     for member in value:
         if not isinstance(member, str):
             raise ConfigError(
-                f"agent {instance.name!r}: a team lists names of agents, not {member!r}"
+                f"agent {instance.name!r}: AgentDef.team lists names of agents, not {member!r}"
+                " (the function agent(...) takes agents)"
             )
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class AgentDef:
     """What an agent is. Immutable: one serves any number of runtimes and threads.
 
@@ -75,10 +82,10 @@ class AgentDef:
     soul: str = attrs.field(default="", validator=checks.text)
     model: str = attrs.field(default="inherit", validator=checks.text)
     team: tuple[str, ...] = attrs.field(
-        default=(), converter=_tuple, kw_only=True, validator=_team
+        default=(), converter=_names_of, kw_only=True, validator=_team
     )
     tools: tuple[Tool, ...] = attrs.field(
-        default=(), converter=_tuple, kw_only=True, validator=_tools
+        default=(), converter=_tools_of, kw_only=True, validator=_tools
     )
     members: Mapping[str, AgentDef] = attrs.field(factory=dict, kw_only=True, repr=False)
     budget: Budget = attrs.field(
@@ -97,6 +104,9 @@ class AgentDef:
     on_metric: OnMetric | None = attrs.field(
         default=None, kw_only=True, validator=checks.can_be_called
     )
+
+    def __repr__(self) -> str:
+        return f"<AgentDef {self.name}>"
 
 
 def index_registry(registry: object) -> dict[str, AgentDef]:
@@ -117,7 +127,8 @@ def index_registry(registry: object) -> dict[str, AgentDef]:
     known: dict[str, AgentDef] = {}
     for name, one in pairs:
         if not isinstance(one, AgentDef):
-            raise ConfigError(f"registry holds AgentDef, not {one!r}")
+            hint = "; give its .definition" if hasattr(one, "definition") else ""
+            raise ConfigError(f"registry holds AgentDef, not {one!r}{hint}")
         if name != one.name:
             raise ConfigError(f"registry key {name!r} leads to an agent named {one.name!r}")
         if name in known:

@@ -228,6 +228,11 @@ class PendingRequest:
     call_id: str
     asked_at: datetime
 
+    @property
+    def handle_id(self) -> str:
+        """Id of the handle that asked."""
+        return "/".join(self.path)
+
 
 @attrs.frozen
 class Ack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -10,6 +11,20 @@ from toolnexus import checks
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.client.options import ClientOptions
 from toolnexus.runtime.definition import AgentDef
+
+if TYPE_CHECKING:
+    from toolnexus.client.options import ClientOptionFields
+
+    class RuntimeOptionFields(ClientOptionFields, total=False):
+        """The options by name, for whoever checks types; see `RuntimeOptions`."""
+
+        registry: Mapping[str, AgentDef] | Iterable[AgentDef]
+        default_model: str
+        budget: Budget
+        inbox_cap: int
+        max_concurrent_turns: int
+        shutdown_ms: int
+        trace_limit: int
 
 
 @attrs.frozen(kw_only=True)

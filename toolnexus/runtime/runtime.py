@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextvars
-import logging
-import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolnexus import process
 from toolnexus.budget import Budget
@@ -21,6 +19,7 @@ from toolnexus.runtime.core import Core
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.delegation import Delegation
 from toolnexus.runtime.handle import Ack, Handle, HandleView, PendingRequest, Spawn, view_of
+from toolnexus.runtime.lifetime import Lifetime
 from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.run import End
 from toolnexus.runtime.settling import Settling
@@ -35,10 +34,9 @@ from toolnexus.workers import Job
 if TYPE_CHECKING:
     from types import TracebackType
 
-logger = logging.getLogger(__name__)
+    from typing_extensions import Unpack
 
-_JOIN_SECONDS = 1.0
-"""How long `close(root)` waits for each thread to leave foreign code."""
+    from toolnexus.runtime.options import RuntimeOptionFields
 
 
 class AgentRuntime:
@@ -49,7 +47,9 @@ class AgentRuntime:
     closes the root at the end.
     """
 
-    def __init__(self, options: RuntimeOptions | None = None, **given: Any) -> None:
+    def __init__(
+        self, options: RuntimeOptions | None = None, **given: Unpack[RuntimeOptionFields]
+    ) -> None:
         """Make a runtime from options, or from the same names given as keywords.
 
         Starts no thread and opens no socket; both come with the first turn.
@@ -60,7 +60,7 @@ class AgentRuntime:
         self.options: RuntimeOptions = options_from(RuntimeOptions, options, given)
         core = self._core = Core(self.options)
         admission = Admission(core)
-        self._settling = settling = Settling(core, admission)
+        settling = Settling(core, admission)
         self._waiting = waiting = Waiting(core)
         self._closing = closing = Closing(core, settling)
         self._spawning = spawning = Spawning(core, admission, settling, closing)
@@ -68,7 +68,8 @@ class AgentRuntime:
         self._turns = Turns(core, settling, closing, delegation)
         core.execute = self._turns.execute
         self._answers = Answers(core, settling, spawning, waiting)
-        process.watch(self)
+        self._lifetime = Lifetime(core, settling, self._turns)
+        process.watch(self._lifetime)
 
     @property
     def root(self) -> Handle:
@@ -195,20 +196,23 @@ class AgentRuntime:
         """
         self._closing.interrupt(self._core.own(handle))
 
-    def close(self, handle: Handle, *, force: bool = False, reason: str | None = None) -> None:
+    def close(
+        self, handle: Handle | None = None, *, force: bool = False, reason: str | None = None
+    ) -> None:
         """End an agent and everything below it, leaves first. Idempotent. Blocks.
 
         Closing the root ends the runtime: its threads and sockets too.
 
         Args:
-            handle: Whom to end.
+            handle: Whom to end; None for the root.
             force: Do not give running turns `shutdown_ms` to finish.
             reason: What `on_close` is told; `interrupted` if forced, else `closed`.
         """
-        handle = self._core.own(handle)
+        handle = self._core.root if handle is None else self._core.own(handle)
         self._closing.close(handle, force=force, reason=reason)
         if handle.parent is None:
-            self._shut_down()
+            process.unwatch(self._lifetime)
+            self._lifetime.end()
 
     def resume(self, answer: Answer) -> None:
         """Answer an open request and block until no ancestor of the asker can go on.
@@ -318,30 +322,12 @@ class AgentRuntime:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(self.root, force=kind is not None)
+        self.close(force=kind is not None)
 
     def __repr__(self) -> str:
+        if self._core.root.state is State.CLOSED:
+            return "<AgentRuntime closed>"
         return f"<AgentRuntime {len(self._core.handles) - 1} handles>"
-
-    # -- the process's own events -------------------------------------------------------------
-
-    def after_fork(self) -> None:
-        """Start afresh in a forked child: turns that ran belong to the parent process."""
-        core = self._core
-        core.lock = threading.RLock()
-        core.pool.after_fork()
-        self._turns.gate.after_fork()
-        self._turns.transport.after_fork()
-        with core.deciding() as effects:
-            self._settling.after_fork_locked(effects)
-
-    def at_exit(self) -> None:
-        """Abort requests in flight, so that the interpreter can end."""
-        with self._core.lock:
-            runs = [one._run for one in self._core.handles.values() if one._run is not None]
-        for run in runs:
-            run.cancel.cancel("the interpreter ends")
-        self._core.pool.close(timeout=0.1 / max(len(runs), 1))
 
     # -- helpers ------------------------------------------------------------------------------
 
@@ -355,13 +341,6 @@ class AgentRuntime:
             ms = round((timeout or 0) * 1000)
             text = f"wait timeout after {ms}ms (child still {handle._state.value})"
             return self._core.result_locked(handle, End("timeout", text))
-
-    def _shut_down(self) -> None:
-        process.unwatch(self)
-        left = self._core.pool.close(_JOIN_SECONDS)
-        self._turns.transport.close()
-        if left:
-            logger.warning("closed, but %s still inside foreign code", ", ".join(left))
 
     # last: shadows the builtin in this class body
     def list(self) -> tuple[HandleView, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.checkpoint import CallState, Checkpoint
@@ -22,6 +22,8 @@ from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause, State
 
 logger = logging.getLogger(__name__)
+
+BUSY_STALE: Final = "busy (its interrupted turn is still in a tool)"
 
 
 class Spawning:
@@ -104,7 +106,7 @@ class Spawning:
         if handle._is_closing or handle._state is State.CLOSED:
             return Ack(ok=False, error="closed"), None
         if handle._stale_runs:
-            return Ack(ok=False, error="busy (its interrupted turn is still in a tool)"), None
+            return Ack(ok=False, error=BUSY_STALE), None
         if handle._run is not None or handle._state is not State.IDLE:
             if prompt is None and handle._state is State.RUNNING:
                 handle._wake_again = True

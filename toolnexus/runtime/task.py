@@ -23,7 +23,7 @@ class TaskTool:
     def __init__(self, team: Mapping[str, str]) -> None:
         """Make the tool for a team: what each member does, by name."""
         self._team = tuple(sorted(team))
-        members = "; ".join(f"{name}: {team[name]}" for name in self._team)
+        members = "; ".join(f"{name}: {team[name]}".removesuffix(": ") for name in self._team)
         self.description = (
             "Delegate a self-contained task to a specialist agent and get its final answer. "
             f"Agents: {members}"

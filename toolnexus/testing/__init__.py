@@ -61,13 +61,17 @@ _HOMES: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'replies')}"), name)
-    globals()[name] = value
-    return value
+# A type checker must not learn that every name exists.
+if not TYPE_CHECKING:
 
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(
+            importlib.import_module(f"{__name__}.{_HOMES.get(name, 'replies')}"), name
+        )
+        globals()[name] = value
+        return value
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -37,6 +37,10 @@ class _Lane:
     ids: int = 0
 
 
+_UNSCRIPTED: Final = 501
+"""No client retries this status, so a mistake in a script shows at once."""
+
+
 class ScriptedLlm:
     """A model server on loopback, for tests of code that talks to a model.
 
@@ -81,7 +85,7 @@ class ScriptedLlm:
         Args:
             model: The model's name.
             function: Called on the connection's thread, for several requests at once if they
-                come at once. What it raises is a 500 for the client and the cause of the
+                come at once. What it raises is a 501 for the client and the cause of the
                 error of `assert_done`.
         """
         with self._asked:
@@ -201,8 +205,9 @@ class ScriptedLlm:
             return
         reply = reply or self._ask_function(request)
         if reply is None:
-            problem = f"unscripted request to model {request.model!r}"
-            self._send(connection, render_error(style, 500, problem))
+            scripted = ", ".join(map(repr, sorted(self._lanes))) or "none"
+            problem = f"unscripted request to model {request.model!r} (scripted: {scripted})"
+            self._send(connection, render_error(style, _UNSCRIPTED, problem))
         else:
             self._play(reply, request, connection)
 
@@ -279,7 +284,7 @@ class ScriptedLlm:
         except (TypeError, ValueError) as error:
             problem = f"a reply of {request.model!r} is not JSON:"
             self._note_failure(problem, error)
-            rendered = render_error(request.style, 500, problem)
+            rendered = render_error(request.style, _UNSCRIPTED, problem)
         self._send(connection, rendered, reply)
 
     def _render(self, reply: Reply, request: RecordedRequest) -> Rendered:

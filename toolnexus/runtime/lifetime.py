@@ -1,0 +1,59 @@
+"""Lifetime: what a runtime does when the process forks or ends, and when its root closes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from toolnexus.runtime.core import Core
+from toolnexus.runtime.settling import Settling
+from toolnexus.runtime.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+_JOIN_SECONDS: Final = 1.0
+"""How long `close(root)` waits for each thread to leave foreign code."""
+
+_EXIT_SECONDS: Final = 0.1
+"""How long the interpreter's end waits for the workers, all together."""
+
+
+class Lifetime:
+    """Starts a runtime afresh in a forked child, and ends its threads and sockets."""
+
+    def __init__(self, core: Core, settling: Settling, turns: Turns) -> None:
+        self._core = core
+        self._settling = settling
+        self._turns = turns
+
+    def after_fork(self) -> None:
+        """Start afresh in a forked child: turns that ran belong to the parent process."""
+        core = self._core
+        core.lock = threading.RLock()
+        core.pool.after_fork()
+        self._turns.gate.after_fork()
+        self._turns.transport.after_fork()
+        with core.deciding() as effects:
+            self._settling.after_fork_locked(effects)
+
+    def at_exit(self) -> None:
+        """Abort requests in flight, so that the interpreter can end."""
+        with self._core.lock:
+            runs = [one._run for one in self._core.handles.values() if one._run is not None]
+        for run in runs:
+            run.cancel.cancel("the interpreter ends")
+        self._core.pool.close(_EXIT_SECONDS / max(len(runs), 1))
+
+    def end(self) -> None:
+        """End the threads and sockets; name the agents whose tools do not let go."""
+        left = self._core.pool.close(_JOIN_SECONDS)
+        self._turns.transport.close()
+        if left:
+            with self._core.lock:
+                stuck = [one.id for one in self._core.closed.values() if one._stale_runs]
+            logger.warning(
+                "closed, but a tool still runs in %s (%s)",
+                ", ".join(left),
+                ", ".join(stuck) or "no turn",
+            )
