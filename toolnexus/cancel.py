@@ -19,13 +19,33 @@ class CancelToken:
     Thread-safe.
     """
 
-    __slots__ = ("_callbacks", "_lock", "_reason")
+    __slots__ = ("_callbacks", "_clock", "_late", "_lock", "_reason", "deadline")
 
     def __init__(self) -> None:
+        self.deadline: float | None = None
+        self._clock: Clock | None = None
+        self._late = ""
         # Guards _callbacks and the flip of _reason from None to a text.
         self._lock = threading.Lock()
         self._reason: str | None = None
         self._callbacks: list[Callable[[], object]] = []
+
+    def set_deadline(self, clock: Clock, instant: float, reason: str) -> None:
+        """Let `raise_if_cancelled` throw the switch once `clock` reads `instant`.
+
+        Called before the token is shared. Nothing wakes a thread that waits for something else
+        at that instant; whoever sets the deadline sees to that.
+        """
+        self._clock, self.deadline, self._late = clock, instant, reason
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it was the deadline that threw the switch."""
+        return self._reason is not None and self._reason is self._late
+
+    def expire(self) -> bool:
+        """Throw the switch for the deadline's reason; False where it was thrown before."""
+        return self.cancel(self._late)
 
     @property
     def is_cancelled(self) -> bool:
@@ -56,7 +76,10 @@ class CancelToken:
         return True
 
     def raise_if_cancelled(self) -> None:
-        """Raise `Cancelled` once the switch is thrown."""
+        """Raise `Cancelled` once the switch is thrown or the deadline has passed."""
+        clock, deadline = self._clock, self.deadline
+        if clock is not None and deadline is not None and clock.monotonic() >= deadline:
+            self.expire()
         if self._reason is not None:
             raise Cancelled(self._reason)
 

@@ -55,13 +55,13 @@ class CallState:
 
     id: str
     name: str
-    arguments: str
+    arguments: str = attrs.field(repr=False)
     status: CallStatus = "ready"
     attempt: int = 0
     request: Request | None = None
     asked_at: str | None = None
     answer: Answer | None = None
-    result: ToolResult | None = None
+    result: ToolResult | None = attrs.field(default=None, repr=False)
     child: str | None = None
 
     def to_dict(self) -> dict[str, JsonValue]:

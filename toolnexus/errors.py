@@ -6,7 +6,6 @@ pickles what it raises); the text is made in `__str__`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -77,17 +76,23 @@ class NothingSuspended(ResumeError):
 
 
 class UnknownRequest(ResumeError):
-    """No open request has the answer's id."""
+    """No open request has the answer's id.
 
-    def __init__(self, answer_id: str, open_ids: Sequence[str] = ()) -> None:
-        super().__init__(answer_id, tuple(open_ids))
+    Attributes:
+        answer_id: The id that fits nothing.
+        open_count: How many are open. Their ids are not told: who knows one may answer it.
+    """
+
+    def __init__(self, answer_id: str, open_count: int = 0) -> None:
+        super().__init__(answer_id, open_count)
         self.answer_id = answer_id
-        self.open_ids = tuple(open_ids)
+        self.open_count = open_count
 
     def __str__(self) -> str:
-        shown = ", ".join(self.open_ids[:5]) or "none"
-        more = f" and {len(self.open_ids) - 5} more" if len(self.open_ids) > 5 else ""
-        return f"no open request has the id {self.answer_id!r} (open: {shown}{more})"
+        return (
+            f"no open request has the id {self.answer_id!r} ({self.open_count} open; "
+            "AgentRuntime.pending() lists them)"
+        )
 
 
 class AlreadyAnswered(ResumeError):

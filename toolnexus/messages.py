@@ -77,7 +77,7 @@ class InboxItem:
     """Something posted to an agent.
 
     Attributes:
-        sender: Who posted it; an ancestor's handle id makes it trusted.
+        sender: Who posted it, as the model is told; a name proves nothing.
         channel: What sort of thing it is, such as `note` or `timer`.
         text: The text; untrusted unless an ancestor sent it.
     """

@@ -37,7 +37,10 @@ def unwatch(owner: ProcessBound) -> None:
 
 def _after_fork() -> None:
     for owner in list(_watched):
-        owner.after_fork()
+        try:
+            owner.after_fork()
+        except Exception:
+            logger.exception("starting %r afresh after a fork failed", owner)
 
 
 def _at_exit() -> None:

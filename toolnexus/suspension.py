@@ -139,7 +139,7 @@ class Answer:
 
     id: str = attrs.field(validator=_require_id)
     ok: bool = attrs.field(validator=_require_bool)
-    data: JsonValue = attrs.field(default=None)
+    data: JsonValue = attrs.field(default=None, repr=False)
     reason: str | None = attrs.field(default=None, validator=_optional_text)
 
     @data.validator

@@ -179,6 +179,20 @@ class Tool(Protocol):
         """Run once with arguments that fit the schema. Called on any thread."""
 
 
+def failure_text(error: Exception) -> str:
+    """Return the message of the cause, else of the exception; with its class if mute alone."""
+    told = error.__cause__ or error
+    name = type(told).__name__
+    try:
+        text = str(told)
+    except Exception:  # noqa: BLE001 - a foreign __str__ that fails tells nothing
+        return name
+    if not text.strip():
+        return name
+    is_mute = type(told).__str__ is KeyError.__str__ or isinstance(told, StopIteration)
+    return f"{name}: {text}" if is_mute else text
+
+
 def handles_decline(tool: Tool) -> bool:
     """Say whether `tool` wants to run when its request is declined."""
     return getattr(tool, "handles_decline", False) is True

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -23,8 +22,7 @@ from urllib3.exceptions import ClosedPoolError
 
 from toolnexus.abort import Flight, current_flight, make_abortable
 from toolnexus.cancel import CancelToken
-from toolnexus.clock import Clock, Signal
-from toolnexus.errors import LlmError
+from toolnexus.errors import ConfigError, LlmError
 
 
 @attrs.frozen
@@ -60,28 +58,22 @@ class Patience:
     Attributes:
         connect_seconds: Until the connection stands.
         read_seconds: Between two arrivals of bytes.
-        deadline: Clock instant (`monotonic`) at which the run ends; None: never.
     """
 
     connect_seconds: float
     read_seconds: float
-    deadline: float | None = None
 
 
 class Transport:
     """Sends requests and takes them back. Thread-safe; one serves any number of threads."""
 
-    def __init__(
-        self, clock: Clock, session: requests.Session | None = None, pool_size: int = 32
-    ) -> None:
+    def __init__(self, session: requests.Session | None = None, pool_size: int = 32) -> None:
         """Make a transport.
 
         Args:
-            clock: Where deadlines are read.
             session: The caller's own; it is never closed here. None makes one at first use.
             pool_size: Connections that are kept alive.
         """
-        self._clock = clock
         self._given = session
         self._pool_size = pool_size
         self._begin()
@@ -94,9 +86,10 @@ class Transport:
         self._begin()
 
     def _begin(self) -> None:
-        # Guards _own and _routes.
+        # Guards _own and _is_closed, and the writing of _routes, whose readers need no lock.
         self._lock = threading.Lock()
         self._own: requests.Session | None = None
+        self._is_closed = False
         self._routes: dict[str, _Route] = {}
 
     def post(
@@ -119,23 +112,23 @@ class Transport:
         forget = cancel.on_cancel(flight.abort)
         try:
             cancel.raise_if_cancelled()
-            with self._until(patience.deadline, flight):
-                return self._send(url, headers, body, patience)
+            return self._send(url, headers, body, patience)
         except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as error:
             cancel.raise_if_cancelled()
             raise _network_error(url, error) from None
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError) as error:
             # A socket that is shut down under a TLS read surfaces as either.
             cancel.raise_if_cancelled()
-            raise
+            raise _network_error(url, error) from error
         finally:
             forget()
             flight.land()
             current_flight.reset(outer)
 
     def close(self) -> None:
-        """Close the connections of the transport's own session."""
+        """Close the connections of the transport's own session, for good."""
         with self._lock:
+            self._is_closed = True
             own, self._own = self._own, None
             routes, self._routes = self._routes, {}
         if own is not None:
@@ -200,28 +193,9 @@ class Transport:
         ) as response:
             return HttpReply(response.status_code, response.headers, response.content)
 
-    @contextmanager
-    def _until(self, deadline: float | None, flight: Flight) -> Iterator[None]:
-        """Abort `flight` at the deadline: bytes that trickle in keep no time limit waiting."""
-        if deadline is None:
-            yield
-            return
-        landed = Signal()
-
-        def watch() -> None:
-            left = max(deadline - self._clock.monotonic(), 0)
-            if not self._clock.wait(landed, left):
-                flight.abort()
-
-        watcher = threading.Thread(target=watch, name="toolnexus-deadline", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            landed.set()
-            watcher.join()
-
     def _session(self) -> requests.Session:
+        if self._is_closed:
+            raise ConfigError("closed: make a new client or runtime")
         if self._given is not None:
             return self._given
         with self._lock:
@@ -235,6 +209,7 @@ class Transport:
     def _route(self, session: requests.Session, url: str, headers: Mapping[str, str]) -> _Route:
         stamp = (
             id(session),
+            id(session.get_adapter(url)),
             session.trust_env,
             session.verify,
             session.cert,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from toolnexus.clock import Clock, Signal
+from toolnexus.clock import Clock, RealClock, Signal
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,10 @@ class Job:
             return False
         self.run()
         return True
+
+    def wait(self, clock: Clock) -> None:
+        """Return when the work is done by whoever claimed it."""
+        clock.wait(self._done)
 
     def finish(self, clock: Clock) -> None:
         """Return when the work is done, doing it here if nobody has begun.
@@ -123,7 +127,7 @@ class WorkerPool:
         return True
 
     def close(self, timeout: float) -> list[str]:
-        """Stop the workers and join them for at most `timeout` seconds each.
+        """Stop the workers and join them for at most `timeout` seconds, all together.
 
         Returns:
             Names of the threads that are still inside foreign code; they end with it.
@@ -133,9 +137,11 @@ class WorkerPool:
             self._jobs.clear()
             threads = [one for one in self._threads if one is not threading.current_thread()]
             self._condition.notify_all()
+        clock = RealClock()
+        limit = clock.monotonic() + timeout
         for thread in threads:
             if thread.ident is not None:
-                thread.join(timeout)
+                thread.join(max(limit - clock.monotonic(), 0))
         return [thread.name for thread in threads if thread.is_alive()]
 
     def _work(self) -> None:

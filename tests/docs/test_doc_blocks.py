@@ -6,7 +6,8 @@ What that says stands in a comment before the block, unseen by readers:
 
     <!-- says gpt-4o-mini: tool_call("add", {"a": 1, "b": 2}), text("It is 3.") -->
 
-A `text` block that comes next after a Python block is what that prints.
+A `text` block that comes next after a Python block is what that prints. Where the blocks define
+test functions, pytest runs the page as one file.
 """
 
 from __future__ import annotations
@@ -14,61 +15,24 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import attrs
 import pytest
 
+from tests.docs.pages import PAGES, ROOT, Block, blocks_of, name_of
 from toolnexus import AgentRuntime, testing
 from toolnexus.testing import ScriptedLlm
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 WITH_BLOCKS = [page for page in PAGES if "\n```python\n" in page.read_text("utf-8")]
+WITH_TESTS = [page for page in WITH_BLOCKS if "\ndef test_" in page.read_text("utf-8")]
 
 ENDPOINTS = ("https://api.openai.com/v1", "https://api.anthropic.com")
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
-
-PART = re.compile(
-    r"^<!-- says (?P<model>[\w.-]+): (?P<replies>.*?) -->$"
-    r"|^```(?P<language>\w*)\n(?P<source>.*?)^```$",
-    re.MULTILINE | re.DOTALL,
-)
-
-
-@attrs.frozen
-class Block:
-    """One Python block and what stands around it."""
-
-    line: int
-    source: str
-    script: list[tuple[str, str]]
-    prints: str | None
-
-
-def blocks_of(page: Path) -> Iterator[Block]:
-    text = page.read_text("utf-8")
-    parts = list(PART.finditer(text))
-    script: list[tuple[str, str]] = []
-    for index, part in enumerate(parts):
-        if part["model"]:
-            script.append((part["model"], part["replies"]))
-        elif part["language"] == "python":
-            following = parts[index + 1] if index + 1 < len(parts) else None
-            prints = None
-            if following is not None and following["language"] == "text":
-                prints = following["source"]
-            line = text.count("\n", 0, part.start()) + 2
-            yield Block(line, part["source"], script, prints)
-            script = []
-
-
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
 
 
 @pytest.fixture
@@ -116,9 +80,36 @@ def test_the_blocks_of_a_page_run(
     llm.assert_done()
 
 
+@pytest.mark.parametrize("page", WITH_TESTS, ids=name_of)
+def test_the_tests_of_a_page_pass(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ""
+    for block in blocks_of(page):
+        # Blank lines before it, so that a failure names the page's own line.
+        source += "\n" * (block.line - 1 - source.count("\n")) + block.source
+    test = tmp_path / "test_page.py"
+    test.write_text(source, "utf-8")
+    for key in (*KEYS, "OPENROUTER_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error"]
+    plugin = ["-p", "toolnexus.testing.plugin", "-p", "no:cacheprovider"]
+    run = subprocess.run(
+        [*command, *plugin, "--rootdir", tmp_path, "-c", "/dev/null", test],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stdout
+    assert f"{source.count('def test_')} passed" in run.stdout
+
+
 def test_the_pages_with_code_are_found() -> None:
     names = {name_of(page) for page in WITH_BLOCKS}
     assert {"README.md", "docs/lifecycle.md", "docs/suspending.md"} <= names
+    assert [name_of(page) for page in WITH_TESTS] == ["docs/testing.md"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

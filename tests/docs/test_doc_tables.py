@@ -1,34 +1,27 @@
-"""The tables of docs/lifecycle.md and docs/suspending.md list what the code has, no more."""
+"""The tables of the pages list what the code has, no more."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 
 import attrs
 import pytest
 
-from toolnexus import AgentRuntime, Budget, Request, ResumeError, ToolContext, errors
+from tests.docs.pages import DOCS, code_of, rows_below
+from toolnexus import (
+    AgentRuntime,
+    Budget,
+    ClientOptions,
+    Request,
+    ResumeError,
+    TaskResult,
+    ToolContext,
+    errors,
+)
 from toolnexus.messages import STATUSES
 from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.state import EDGES, State
-
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-
-def rows_below(page: str, heading: str) -> list[list[str]]:
-    """Return the cells of the first table below a heading, without its head."""
-    text = (DOCS / page).read_text("utf-8")
-    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    table = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
-    assert table is not None, f"{page} has no table below {heading!r}"
-    lines = table[0].splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-
-
-def code_of(cell: str) -> list[str]:
-    return re.findall(r"`(\w+)", cell)
 
 
 def test_every_state_is_listed() -> None:
@@ -53,13 +46,12 @@ def test_every_status_is_listed() -> None:
 
 def test_every_verb_is_listed() -> None:
     listed = {name for row in rows_below("lifecycle.md", "Verbs") for name in code_of(row[0])}
-    process_events = {"after_fork", "at_exit"}
     public = {
         name
         for name, value in vars(AgentRuntime).items()
         if inspect.isfunction(value) and not name.startswith("_")
     }
-    assert listed == public - process_events
+    assert listed == public
 
 
 @pytest.mark.parametrize(
@@ -71,6 +63,48 @@ def test_every_limit_is_listed(heading: str, cls: type) -> None:
     assert set(listed) <= fields
     if cls is Budget:
         assert set(listed) == fields
+
+
+def test_every_limit_of_a_result_is_listed() -> None:
+    rows = rows_below("lifecycle.md", "Budgets")
+    documented = {name for row in rows for name in code_of(row[3]) if name != "spawn"}
+    named = re.search(r"stopped it \((.+?)\)", inspect.getdoc(TaskResult) or "", re.DOTALL)
+    assert named is not None
+    assert documented == set(code_of(named[1]))
+
+
+def test_every_option_of_the_client_is_listed() -> None:
+    rows = rows_below("client.md", "Options")
+    listed = [name for row in rows for name in code_of(row[0])]
+    assert sorted(listed) == sorted(field.name for field in attrs.fields(ClientOptions))
+
+
+def test_every_further_option_of_a_runtime_is_named() -> None:
+    text = (DOCS / "client.md").read_text("utf-8")
+    named = re.search(r"What a runtime has beside them (.+?)\n\n", text, re.DOTALL)
+    assert named is not None
+    of_client = {field.name for field in attrs.fields(ClientOptions)}
+    of_runtime = {field.name for field in attrs.fields(RuntimeOptions)}
+    assert set(code_of(named[1])) == of_runtime - of_client
+
+
+@pytest.mark.parametrize(
+    ("option", "shown"),
+    [(field.name, field.default) for field in attrs.fields(ClientOptions)],
+)
+def test_the_defaults_of_the_client_are_as_listed(option: str, shown: object) -> None:
+    row = next(r for r in rows_below("client.md", "Options") if option in code_of(r[0]))
+    if isinstance(shown, int):
+        assert row[1] == f"{shown:,}"
+    elif isinstance(shown, frozenset):
+        assert row[1] == ", ".join(map(str, sorted(shown)))
+    else:
+        assert not row[1][:1].isdigit()
+
+
+def test_every_status_of_a_bare_run_is_listed() -> None:
+    listed = [code_of(row[0])[0] for row in rows_below("client.md", "A run")]
+    assert set(listed) < set(STATUSES)
 
 
 def test_every_field_of_the_context_is_listed() -> None:

@@ -251,7 +251,7 @@ def test_options_are_given_once_and_by_known_names(llm: ScriptedLlm) -> None:
         LlmClient(ClientOptions(), model="m")
     with pytest.raises(ConfigError, match="modle"):
         LlmClient(modle="m")
-    with pytest.raises(ConfigError, match="must be a ClientOptions, not dict"):
+    with pytest.raises(ConfigError, match="must be ClientOptions, not dict"):
         LlmClient({"model": "m"})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="none of the"):
         LlmClient(hooks=object())

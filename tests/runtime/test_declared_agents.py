@@ -208,10 +208,12 @@ def test_a_bare_clients_wait_for_answers_the_agent_behind_the_tool(
 
 
 def test_outside_a_runtime_an_agent_as_a_tool_needs_options(llm: ScriptedLlm) -> None:
-    llm.say("m", tool_call("a", {"prompt": "x"}, "c1"), text("ok"))
-    with LlmClient(base_url=llm.base_url, api_key="k", model="m") as client:
+    with (
+        LlmClient(base_url=llm.base_url, api_key="k", model="m") as client,
+        pytest.raises(ConfigError, match=r"'a' is an agent and needs a runtime: as_tool"),
+    ):
         within(client.run, "go", tools=[agent("a").as_tool()])
-    assert "AgentRuntime" in llm.requests[-1].tool_results["c1"]
+    assert llm.requests == []
 
 
 def test_two_members_of_one_name_are_refused() -> None:

@@ -103,13 +103,15 @@ def test_an_ancestors_item_stands_outside_the_untrusted_block(
     parent = rt.spawn(rt.root, "a").handle
     child = rt.spawn(parent, "a").handle
     rt.post(child, note("a stranger's"))
-    rt.post(child, note("the parent's", parent.id))
-    rt.post(child, note("its own", child.id))
+    rt.post(child, note("the parent's"), parent)
+    rt.post(child, note("its own"), child)
+    rt.post(child, note("a forger's", parent.id))
     run_turn(rt, child)
     before, _, untrusted = llm.requests[0].prompt.partition("[untrusted")
     assert "the parent's" in before
     assert "the parent's" not in untrusted
     assert "a stranger's" in untrusted
+    assert "a forger's" in untrusted
     assert "its own" in untrusted
 
 

@@ -185,7 +185,7 @@ def answer_everything(rt: AgentRuntime) -> None:
         except AlreadyAnswered as error:
             assert_type(error.recorded, Answer)
         except UnknownRequest as error:
-            assert_type(error.open_ids, tuple[str, ...])
+            assert_type(error.open_count, int)
         except ResumeError as error:
             root: ToolnexusError = error
             raise SystemExit(str(root)) from None

@@ -28,10 +28,9 @@ MADE: list[tuple[errors.ToolnexusError, str]] = [
         errors.NothingSuspended("r1"),
         "nothing is suspended, so answer 'r1' fits no request",
     ),
-    (errors.UnknownRequest("r1"), "no open request has the id 'r1' (open: none)"),
     (
-        errors.UnknownRequest("r1", list("abcdefg")),
-        "no open request has the id 'r1' (open: a, b, c, d, e and 2 more)",
+        errors.UnknownRequest("r1", 7),
+        "no open request has the id 'r1' (7 open; AgentRuntime.pending() lists them)",
     ),
     (
         errors.AlreadyAnswered(Answer("r1", True, {"n": 1}, "fine")),

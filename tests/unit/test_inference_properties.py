@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import datetime
 import enum
 import json
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Optional, Union
 
 from hypothesis import given
@@ -36,6 +38,8 @@ CASES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Color, st.sampled_from(["red", "blue"])),
     (Level, st.sampled_from([1, 2])),
     (Literal["a", 2], st.sampled_from(["a", 2])),
+    (datetime.date, st.dates().map(str)),
+    (Decimal, st.decimals(allow_nan=False, allow_infinity=False).map(str)),
 ]
 
 

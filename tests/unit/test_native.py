@@ -374,7 +374,7 @@ class Mute(Exception):
     ("error", "cause", "output"),
     [
         (ValueError("bad"), None, "bad"),
-        (ValueError("outer"), KeyError("inner"), "'inner'"),
+        (ValueError("outer"), KeyError("inner"), "KeyError: 'inner'"),
         (ValueError(), None, "ValueError"),
         (ValueError("outer"), LookupError(), "LookupError"),
         (Mute(), None, "Mute"),

@@ -59,8 +59,8 @@ def agent(  # noqa: PLR0913 - all but the name are keywords
         wait_for: Answers requests inline, its own and its team's.
         on_spawn: Called with each new handle; what it raises refuses the spawn.
         on_close: Called with the handle and the reason before it closes.
-        hooks: Goes before the runtime's hooks.
-        on_metric: Goes before the runtime's `on_metric`.
+        hooks: Replaces the runtime's hooks.
+        on_metric: Replaces the runtime's `on_metric`.
 
     Raises:
         ConfigError: A part has the wrong type, or two tools or members share a name.
@@ -285,16 +285,19 @@ class AgentTool:
         if self._options is None:
             return ToolResult.error(f"agent {self.name} runs only inside an AgentRuntime")
         with self._lock:
-            parked = self._parked.pop(ctx.idempotency_key, None)
-        if parked is None:
+            run = self._parked.get(ctx.idempotency_key)
+        if run is None and ctx.attempt > 1:
+            return ToolResult.error(
+                f"the parked run of agent {self.name} is not in this process"
+            )
+        if run is None:
             run = self._agent.run(args["prompt"], self._options)
         elif ctx.answer is not None:
-            run = parked.resume(ctx.answer)
-        else:
-            run = parked
-        if run.pending is not None:
-            with self._lock:
+            run = run.resume(ctx.answer)
+        with self._lock:
+            self._parked.pop(ctx.idempotency_key, None)
+            if run.pending is not None:
                 self._parked[ctx.idempotency_key] = run
-            return ToolResult.pending(run.pending)
+                return ToolResult.pending(run.pending)
         text = run.text if run.status == "done" else f"[{run.status}] {run.text}"
         return ToolResult(text, is_error=run.status != "done")

@@ -18,7 +18,7 @@ from toolnexus.errors import Cancelled, WireFormatError
 from toolnexus.messages import ToolCall
 from toolnexus.schema import faults, misfit_text, parse_arguments
 from toolnexus.suspension import Answer, Request, format_time
-from toolnexus.toolspec import Tool, ToolContext, ToolResult, handles_decline
+from toolnexus.toolspec import Tool, ToolContext, ToolResult, failure_text, handles_decline
 from toolnexus.workers import Job
 
 if TYPE_CHECKING:
@@ -66,11 +66,13 @@ def _side_by_side(works: list[Callable[[], None]], kit: Kit) -> None:
             job.run_if_unclaimed()
         for job in jobs:
             job.finish(kit.clock)
-    except BaseException:
+    except BaseException as error:
         # The thread is being ended: what has not begun never will.
         kit.cancel.cancel("interrupted")
-        for job in jobs:
-            job.claim()
+        begun = [job for job in jobs if not job.claim()]
+        if not isinstance(error, KeyboardInterrupt):
+            for job in begun:
+                job.wait(kit.clock)
         raise
 
 
@@ -85,6 +87,9 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
         return
     except Cancelled:
         return  # in flight when the run was stopped: the settled transcript says so
+    except Exception as error:
+        logger.exception("call %s of tool %s failed", call.id, call.name)
+        result = ToolResult.error(f"the call failed: {type(error).__name__}: {error}")
     request = result.request
     if request is None:
         turn.finish(index, result)
@@ -201,15 +206,15 @@ def _execute(
 
 def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
     deadline = None
-    if kit.deadline is not None:
-        left = kit.deadline - kit.clock.monotonic()
+    if kit.cancel.deadline is not None:
+        left = kit.cancel.deadline - kit.clock.monotonic()
         deadline = kit.clock.now() + timedelta(seconds=left)
     return ToolContext(
         answer=call.answer,
         cancel=kit.cancel,
         call_id=call.id,
         attempt=call.attempt + 1,
-        idempotency_key=f"{turn.run}-{len(turn.messages)}-{index}",
+        idempotency_key=f"{turn.run}-{turn.turns}-{index}",
         handle_id=kit.host.handle_id,
         deadline=deadline,
         delegate=kit.host.delegate_for(turn, index),
@@ -223,8 +228,7 @@ def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> 
         if isinstance(error, Cancelled) and context.cancel.is_cancelled:
             raise
         logger.exception("tool %s failed", tool.name)
-        cause = error.__cause__ or error
-        return ToolResult.error(str(cause) or type(cause).__name__)
+        return ToolResult.error(failure_text(error))
     if isinstance(result, str):
         return ToolResult.ok(result)
     if not isinstance(result, ToolResult):

@@ -16,6 +16,7 @@ from toolnexus.client.metrics import Meter, MetricEvent
 from toolnexus.client.model import Model
 from toolnexus.client.options import ClientOptions, WaitFor
 from toolnexus.client.turn import Turn
+from toolnexus.deadlines import Deadlines
 from toolnexus.errors import Cancelled, ConfigError, RunTimeoutError
 from toolnexus.messages import Message
 from toolnexus.results import RunResult
@@ -50,12 +51,11 @@ class LlmClient:
         """
         self.options = options_from(ClientOptions, options, given)
         self._hooks = HookChain(self.options.hooks)
-        self._transport = Transport(
-            self.options.clock, self.options.session, self.options.max_workers
-        )
+        self._transport = Transport(self.options.session, self.options.max_workers)
+        self._deadlines = Deadlines(self.options.clock)
         self._model = Model(self.options, self._transport)
         self._pool = WorkerPool(self.options.max_workers, "toolnexus-client")
-        self._lifetime = _Lifetime(self._pool, self._transport)
+        self._lifetime = _Lifetime(self._pool, self._transport, self._deadlines)
         process.watch(self._lifetime)
 
     def run(
@@ -107,6 +107,7 @@ class LlmClient:
         """End the client's threads and connections. A run in progress goes on."""
         process.unwatch(self._lifetime)
         self._pool.close(timeout=1.0)
+        self._deadlines.close()
         self._transport.close()
 
     def __enter__(self) -> LlmClient:
@@ -126,6 +127,12 @@ class LlmClient:
     def _run(self, turn: Turn, tools: dict[str, Tool], cancel: CancelToken) -> RunResult:
         options, clock = self.options, self.options.clock
         began = clock.monotonic()
+        stop = CancelToken()
+        forget = [cancel.on_cancel(lambda: stop.cancel(cancel.reason or "run cancelled"))]
+        if options.timeout_ms is not None:
+            instant = began + options.timeout_ms / 1000
+            stop.set_deadline(clock, instant, f"run timeout after {options.timeout_ms}ms")
+            forget.append(self._deadlines.call_at(instant, stop.expire))
         meter = Meter(options.on_metric)
         kit = Kit(
             model=self._model,
@@ -137,9 +144,8 @@ class LlmClient:
             meter=meter,
             pool=self._pool,
             clock=clock,
-            cancel=cancel,
+            cancel=stop,
             max_turns=options.max_turns,
-            deadline=None if options.timeout_ms is None else began + options.timeout_ms / 1000,
             host=_BareHost(options.wait_for),
         )
         status, error = "error", None
@@ -147,17 +153,18 @@ class LlmClient:
             result = _result(turn, run_loop(turn, kit))
             status = result.status
             return result
-        except Cancelled as stop:
-            late = self._late(kit.deadline)
-            if late is not None:
-                error = str(late)
-                raise late from None
-            status, error = "interrupted", str(stop)
+        except Cancelled as cancelled:
+            error = str(cancelled)
+            if stop.is_late:
+                raise RunTimeoutError(error) from None
+            status = "interrupted"
             raise
         except Exception as failure:
             error = str(failure)
             raise
         finally:
+            for undo in forget:
+                undo()
             meter.emit(
                 lambda _: MetricEvent(
                     kind="run",
@@ -169,22 +176,19 @@ class LlmClient:
                 )
             )
 
-    def _late(self, deadline: float | None) -> RunTimeoutError | None:
-        if deadline is None or self.options.clock.monotonic() < deadline:
-            return None
-        return RunTimeoutError(f"run timeout after {self.options.timeout_ms}ms")
-
 
 class _Lifetime:
     """What a client does when the process forks or ends."""
 
-    def __init__(self, pool: WorkerPool, transport: Transport) -> None:
+    def __init__(self, pool: WorkerPool, transport: Transport, deadlines: Deadlines) -> None:
         self._pool = pool
         self._transport = transport
+        self._deadlines = deadlines
 
     def after_fork(self) -> None:
         self._pool.after_fork()
         self._transport.after_fork()
+        self._deadlines.after_fork()
 
     def at_exit(self) -> None:
         # Workers are daemons; this lets idle ones end before the interpreter does.

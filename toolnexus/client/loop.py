@@ -108,7 +108,6 @@ class Kit:
         clock: Where time is read.
         cancel: Ends the run, also in mid-request.
         max_turns: LLM calls in one turn.
-        deadline: Clock instant at which the run ends; None: never.
         host: Who runs the loop.
     """
 
@@ -123,7 +122,6 @@ class Kit:
     clock: Clock
     cancel: CancelToken
     max_turns: int
-    deadline: float | None
     host: Host
 
 
@@ -131,7 +129,7 @@ def run_loop(turn: Turn, kit: Kit) -> Outcome:
     """Go on with `turn` from where it is, until it is done, parked, stalled or over a limit.
 
     Raises:
-        Cancelled: The token was thrown.
+        Cancelled: The token was thrown or its deadline has passed.
         LlmError: The model could not be asked; the turn is as it was before that request.
     """
     while True:
@@ -140,6 +138,8 @@ def run_loop(turn: Turn, kit: Kit) -> Outcome:
             run_calls(turn, kit)
             kit.cancel.raise_if_cancelled()
             left = {call.status for call in turn.calls} - {"done"}
+            if "started" in left:
+                raise AssertionError("a call was left in flight")
             if left:
                 return Parked() if "open" in left else Stalled()
             turn.close_calls()
@@ -160,15 +160,13 @@ def _limit(turn: Turn, kit: Kit) -> str | None:
 def _ask(turn: Turn, kit: Kit) -> ModelReply:
     request = ModelRequest(
         model=kit.model_name,
-        messages=turn.messages,
+        messages=tuple(turn.messages),
         tools=tuple(kit.tools.values()),
         system=kit.system,
         origin=kit.model.origin(kit.model_name),
         max_tokens=kit.max_tokens,
     )
-    reply = kit.model.ask(
-        request, hooks=kit.hooks, meter=kit.meter, cancel=kit.cancel, deadline=kit.deadline
-    )
+    reply = kit.model.ask(request, hooks=kit.hooks, meter=kit.meter, cancel=kit.cancel)
     kit.host.count_reply(reply)
     turn.add_reply(reply)
     if reply.truncated:

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
+import attrs
+
 from toolnexus import codec
 from toolnexus.budget import parse_retry_after
 from toolnexus.cancel import CancelToken
@@ -22,7 +24,6 @@ from toolnexus.errors import (
     Cancelled,
     ConfigError,
     LlmError,
-    RunTimeoutError,
 )
 from toolnexus.transport import HttpReply, Patience, Transport
 from toolnexus.wire.base import ModelReply, ModelRequest
@@ -82,22 +83,23 @@ class Model:
         hooks: HookChain,
         meter: Meter,
         cancel: CancelToken,
-        deadline: float | None = None,
     ) -> ModelReply:
         """Send one request and read its reply. Blocks; retries by the options' policy.
 
         Raises:
             LlmError: No usable reply.
-            RunTimeoutError: `deadline` (a clock instant) passed.
-            Cancelled: `cancel` was thrown.
+            Cancelled: `cancel` was thrown, or its deadline has passed.
+            ConfigError: A hook or an option gave something that cannot be sent.
         """
         for before in hooks.before_llm:
-            request = before(request) or request
+            changed = before(request)
+            if changed is not None:
+                request = self._checked(changed)
         clock = self._options.clock
         began = clock.monotonic()
         try:
             body = self._body(request)
-            reply = self._ask_with_retries(request, body, cancel, deadline)
+            reply = self._ask_with_retries(request, body, cancel)
         except (LlmError, Cancelled) as failure:
             error = failure
             meter.emit(
@@ -128,26 +130,27 @@ class Model:
                 logger.exception("after_llm hook failed")
         return reply
 
+    def _checked(self, request: object) -> ModelRequest:
+        """Return what a hook gave, its origin that of the model it names now."""
+        if not isinstance(request, ModelRequest):
+            raise ConfigError(f"before_llm gave {request!r}; return a ModelRequest or None")
+        return attrs.evolve(request, origin=self.origin(request.model))
+
     def _ask_with_retries(
-        self, request: ModelRequest, body: bytes, cancel: CancelToken, deadline: float | None
+        self, request: ModelRequest, body: bytes, cancel: CancelToken
     ) -> ModelReply:
         attempt = 0
         while True:
             # A request that could only come too late is not sent: it would be paid for.
-            self._raise_if_late(deadline)
+            cancel.raise_if_cancelled()
             try:
-                return self._attempt(request, body, cancel, deadline)
-            except RunTimeoutError:
-                raise
+                return self._attempt(request, body, cancel)
             except LlmError as error:
-                self._raise_if_late(deadline)
+                cancel.raise_if_cancelled()
                 wait = self._wait_after(error, attempt)
                 if wait is None:
                     raise
-            if deadline is not None:
-                wait = min(wait, max(deadline - self._options.clock.monotonic(), 0))
-            if cancel.wait(self._options.clock, wait):
-                cancel.raise_if_cancelled()
+            cancel.wait(self._options.clock, wait)
             attempt += 1
 
     def _wait_after(self, error: LlmError, attempt: int) -> float | None:
@@ -162,14 +165,11 @@ class Model:
             return None
         return self._policy.wait_before(attempt, error, force=verdict == "retry", rng=self._rng)
 
-    def _attempt(
-        self, request: ModelRequest, body: bytes, cancel: CancelToken, deadline: float | None
-    ) -> ModelReply:
+    def _attempt(self, request: ModelRequest, body: bytes, cancel: CancelToken) -> ModelReply:
         headers = self._auth_headers()
         patience = Patience(
             connect_seconds=self._options.connect_timeout_ms / 1000,
             read_seconds=self._options.read_timeout_ms / 1000,
-            deadline=deadline,
         )
         with self._gate.hold(cancel):
             reply = self._transport.post(
@@ -253,7 +253,3 @@ class Model:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return _SECRET.sub("***", text)
-
-    def _raise_if_late(self, deadline: float | None) -> None:
-        if deadline is not None and self._options.clock.monotonic() >= deadline:
-            raise RunTimeoutError(f"run timeout after {self._options.timeout_ms}ms")

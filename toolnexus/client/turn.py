@@ -20,8 +20,9 @@ NOT_STARTED: Final = "not executed: {reason}"
 UNKNOWN_OUTCOME: Final = (
     "{reason} while the call was in flight: it may or may not have taken effect"
 )
-NO_ANSWER: Final = "not executed: {reason} before the question was answered: {prompt}"
-CHILD_NO_ANSWER: Final = "{reason} before the agent's question was answered: {prompt}"
+ANSWERED: Final = "not executed: {reason} after the question was answered: {prompt}"
+UNANSWERED: Final = "not executed: {reason} before the question was answered: {prompt}"
+CHILD_UNANSWERED: Final = "{reason} before the agent's question was answered: {prompt}"
 
 
 class Turn:
@@ -85,12 +86,14 @@ class Turn:
             self.calls = [CallState(call.id, call.name, call.arguments) for call in reply.calls]
 
     def start(self, index: int) -> CallState:
-        """Mark a call as in flight and return it as it was, its answer taken out."""
+        """Mark a call as in flight and return it as it was.
+
+        An accepted answer stays with it until there is a result: what is lost on the way
+        does not lose the answer.
+        """
         with self.lock:
             call = self.calls[index]
-            self.calls[index] = attrs.evolve(
-                call, status="started", attempt=call.attempt + 1, answer=None
-            )
+            self.calls[index] = attrs.evolve(call, status="started", attempt=call.attempt + 1)
             return call
 
     def rewrite(self, index: int, arguments: str) -> None:
@@ -110,7 +113,7 @@ class Turn:
             if call.child is None and request.id in in_use:
                 request = attrs.evolve(request, id=new_request_id())
             self.calls[index] = attrs.evolve(
-                call, status="open", request=request, asked_at=asked_at
+                call, status="open", request=request, asked_at=asked_at, answer=None
             )
 
     def attach(self, index: int, child: str) -> None:
@@ -180,7 +183,9 @@ def settle_call(call: CallState, reason: str) -> CallState:
     if call.status == "ready" and call.child is None:
         text = NOT_STARTED.format(reason=reason)
     elif call.status == "open" and call.request is not None:
-        form = NO_ANSWER if call.child is None else CHILD_NO_ANSWER
+        form = UNANSWERED if call.child is None else CHILD_UNANSWERED
+        if call.answer is not None:
+            form = ANSWERED
         text = form.format(reason=reason, prompt=call.request.prompt)
     else:
         text = UNKNOWN_OUTCOME.format(reason=reason)
@@ -193,6 +198,15 @@ def settled_checkpoint(turn: Turn, reason: str) -> Checkpoint:
     """Return the turn as a value with every call closed, saying truthfully how."""
     saved = turn.checkpoint()
     return attrs.evolve(saved, calls=tuple(settle_call(call, reason) for call in saved.calls))
+
+
+def stalled_checkpoint(turn: Turn, reason: str) -> Checkpoint:
+    """Return the turn as a value for a retry: only what was in flight is closed."""
+    saved = turn.checkpoint()
+    calls = (
+        settle_call(call, reason) if call.status == "started" else call for call in saved.calls
+    )
+    return attrs.evolve(saved, calls=tuple(calls))
 
 
 def tool_message(call: CallState) -> Message:

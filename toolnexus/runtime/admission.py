@@ -50,8 +50,8 @@ class Admission:
         why = "wake" if run.cause is Cause.WAKE else "replay"
         self._core.move_locked(handle, run.cause, why, effects)
         self._core.tell_watchers_locked(handle, effects)
-        if run.submits:
-            effects.add(self._core.pool.submit, run)
+        if not run.is_awaited:
+            effects.run(run)
         return True
 
     def _refuse_locked(self, run: Run, spent: str, effects: Effects) -> None:
@@ -62,7 +62,7 @@ class Admission:
         self._core.note_locked(
             handle, f"wake refused SETTLED incomplete (budget {spent})", effects
         )
-        end = End("incomplete", _spent_text(spent), spent)
+        end = End("incomplete", ledger.spent_text(spent), spent)
         self._core.publish_locked(handle, end, effects)
 
     def release_place_locked(self, parent: Handle | None, effects: Effects) -> None:
@@ -75,7 +75,3 @@ class Admission:
             following = parent._queue.popleft()
             self._core.note_locked(following.handle, "DEQUEUED wake (slot freed)", effects)
             self._start_locked(following, effects)
-
-
-def _spent_text(spent: str) -> str:
-    return f"budget exhausted ({spent}); partial work preserved"

@@ -104,7 +104,7 @@ class RequestBook:
         if found is not None:
             return found
         if self._open:
-            raise UnknownRequest(answer.id, tuple(self._open))
+            raise UnknownRequest(answer.id, len(self._open))
         raise NothingSuspended(answer.id)
 
     def accept(self, answer: Answer, runs: frozenset[str]) -> None:

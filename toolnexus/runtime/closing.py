@@ -12,7 +12,7 @@ from toolnexus.clock import Clock, RealClock, Signal
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import FailedTurn, Handle
-from toolnexus.runtime.run import End, Run, current_run
+from toolnexus.runtime.run import INTERRUPTED, End, Run, current_run
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause, State
 
@@ -27,8 +27,6 @@ _real: Final = RealClock()
 
 _in_on_close: Final[ContextVar[bool]] = ContextVar("toolnexus_in_on_close", default=False)
 
-_INTERRUPTED: Final = End("interrupted", "interrupted")
-
 
 class Closing:
     """Stops turns, and ends handles with everything below them."""
@@ -39,20 +37,41 @@ class Closing:
 
     def interrupt(self, handle: Handle) -> None:
         """End what `handle` is doing, and what its halted or running task calls do."""
-        core = self._core
-        with core.deciding() as effects:
+        with self._core.deciding() as effects:
             affected = self._below_locked(self._top_locked(handle))
-            # First, so that no end below sets a parked ancestor going again.
-            self._withdraw_locked(affected, effects)
-            runs = [one._run for one in affected if one._run is not None]
-            for run in runs:
-                run.is_stopping = True
-                effects.add(run.cancel.cancel, "interrupted")
-        if runs:
-            self._unwind(runs)
-            with core.deciding() as effects:
-                self._force_locked(runs, effects)
-                self._withdraw_locked([run.handle for run in runs], effects)
+            runs = self._stop_locked(affected, effects)
+        self._see_stopped(runs)
+
+    def time_out(self, run: Run) -> None:
+        """End `run` because its deadline has passed, and what its task calls do."""
+        with self._core.deciding() as effects:
+            if run.is_over:
+                return
+            # Thrown before the others, so that this one is late and no mere interrupt.
+            effects.add(run.cancel.expire)
+            runs = self._stop_locked(self._below_locked(run.handle), effects)
+        self._see_stopped(runs)
+
+    def _stop_locked(self, handles: list[Handle], effects: Effects) -> list[Run]:
+        """Withdraw what is parked and cancel what runs; return the runs."""
+        # First, so that no end below sets a parked ancestor going again.
+        self._withdraw_locked(handles, effects)
+        runs = [one._run for one in handles if one._run is not None]
+        for run in runs:
+            run.is_stopping = True
+            effects.add(run.cancel.cancel, "interrupted")
+        return runs
+
+    def _see_stopped(self, runs: list[Run]) -> None:
+        """Let cancelled runs unwind for a moment, then settle those that do not."""
+        if not runs:
+            return
+        inside = _runs_of_this_thread()
+        begun = [run for run in runs if run.is_started and run not in inside]
+        self._await_end(begun, _real, _GRACE_SECONDS)
+        with self._core.deciding() as effects:
+            self._force_locked(runs, effects)
+            self._withdraw_locked([run.handle for run in runs], effects)
 
     def close(self, handle: Handle, *, force: bool = False, reason: str | None = None) -> None:
         """End `handle` and everything below it, leaves first. Idempotent."""
@@ -65,10 +84,13 @@ class Closing:
             others = [one for one in below if one._is_closing]
             for one in doomed:
                 one._is_closing = True
+                if one._parked is not None:
+                    # From here on no answer is accepted: nobody would see it through.
+                    core.book.withdraw(one._parked.calls)
             runs = [one._run for one in doomed if one._run is not None]
             for run in runs:
                 if not run.is_started:
-                    self._settling.settle_locked(run, _INTERRUPTED, effects)
+                    self._settling.settle_locked(run, INTERRUPTED, effects)
         if runs and not force:
             self._let_finish(runs)
         self._stop(runs)
@@ -80,33 +102,29 @@ class Closing:
             self._end(one, why)
 
     def _stop(self, runs: list[Run]) -> None:
-        core = self._core
-        with core.deciding() as effects:
+        with self._core.deciding() as effects:
             late = [run for run in runs if not run.is_over]
             for run in late:
-                run.is_stopping = True
-                core.note_locked(run.handle, "escalate to interrupt", effects)
-                effects.add(run.cancel.cancel, "interrupted")
-        if late:
-            self._unwind(late)
-            with core.deciding() as effects:
-                self._force_locked(late, effects)
+                self._core.note_locked(run.handle, "escalate to interrupt", effects)
+            self._stop_locked([run.handle for run in late], effects)
+        self._see_stopped(late)
 
     def _end(self, handle: Handle, why: str) -> None:
         """Take one handle to `closed`; its children are closed already."""
         if handle.definition.on_close is not None:
+            outer = _in_on_close.set(True)
             try:
                 handle.definition.on_close(handle, why)
             except Exception:
                 logger.exception(
                     "%s: on_close failed; the handle closes all the same", handle.id
                 )
+            finally:
+                _in_on_close.reset(outer)
         core = self._core
         with core.deciding() as effects:
             if handle._state is State.CLOSED:
                 return
-            if handle._parked is not None:
-                core.book.withdraw(handle._parked.calls)
             core.move_locked(handle, Cause.CLOSE, why, effects)
             last = handle.last_result
             closed = core.result_locked(handle, End("closed", why))
@@ -117,9 +135,7 @@ class Closing:
                 effects.settle(future, closed)
             core.tell_watchers_locked(handle, effects)
             core.remove_locked(handle)
-            following = self._settling.continue_parent_locked(handle, effects)
-            if following is not None and following.is_started:
-                effects.add(core.pool.submit, following)
+            self._settling.continue_parent_locked(handle, effects)
 
     # -- whom an interrupt reaches ------------------------------------------------------------
 
@@ -145,11 +161,6 @@ class Closing:
         return found
 
     # -- how it ends them ---------------------------------------------------------------------
-
-    def _unwind(self, runs: list[Run]) -> None:
-        """Give cancelled turns a moment of real time to end by themselves."""
-        inside = _runs_of_this_thread()
-        self._await_end([run for run in runs if run not in inside], _real, _GRACE_SECONDS)
 
     def _let_finish(self, runs: list[Run]) -> None:
         """Give running turns the shutdown time; a queued one will not begin any more."""
@@ -192,9 +203,10 @@ class Closing:
             if run.is_started and not run.claim():
                 run.is_stale = True
                 run.handle._stale_runs += 1
-            following = self._settling.settle_locked(run, _INTERRUPTED, effects)
-            if following is not None and following.is_started:
-                effects.add(self._core.pool.submit, following)
+            end = INTERRUPTED
+            if run.cancel.is_late:
+                end = End("error", run.cancel.reason or "", stalls=True)
+            self._settling.settle_locked(run, end, effects)
 
     def _withdraw_locked(self, handles: list[Handle], effects: Effects) -> None:
         """Take back the requests of parked handles; all of them go to `idle`."""
@@ -212,7 +224,7 @@ class Closing:
             handle._parked = None
             why = f'interrupt cancelled pending "{kind}"'
             core.move_locked(handle, Cause.WITHDRAW, why, effects)
-            core.publish_locked(handle, _INTERRUPTED, effects)
+            core.publish_locked(handle, INTERRUPTED, effects)
 
 
 def _runs_of_this_thread() -> list[Run]:

@@ -53,7 +53,7 @@ class Core:
     @contextmanager
     def deciding(self) -> Iterator[Effects]:
         """Hold the lock for a decision, then do what follows from it."""
-        effects = Effects()
+        effects = Effects(self.pool.submit)
         try:
             with self.lock:
                 yield effects
@@ -194,6 +194,11 @@ class Core:
         if handle._watchers is None:
             handle._watchers = []
         handle._watchers.append(signal)
+
+    def unwatch_locked(self, handle: Handle, signal: Signal) -> None:
+        """Forget `signal`."""
+        if handle._watchers is not None and signal in handle._watchers:
+            handle._watchers.remove(signal)
 
     def tell_watchers_locked(self, handle: Handle, effects: Effects) -> None:
         """Wake everybody who watches `handle`."""

@@ -93,9 +93,9 @@ class Delegation:
         with core.deciding() as effects:
             if run.is_over or run.is_stopping:
                 raise Cancelled("interrupted")
-            future = core.new_future_locked(child)
             if child._state is not State.IDLE or child._run is not None or child._is_closing:
                 return TaskResult("the new agent is not idle", is_error=True, status="error")
+            future = core.new_future_locked(child)
             self._spawning.first_turn_locked(child, prompt, effects)
         return self._await(run, child, future)
 

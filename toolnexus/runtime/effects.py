@@ -6,7 +6,11 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from toolnexus.runtime.handle import Handle
+    from toolnexus.runtime.run import Run
 
 logger = logging.getLogger(__name__)
 _trace_logger: Final = logging.getLogger("toolnexus.trace")
@@ -15,38 +19,60 @@ _trace_logger: Final = logging.getLogger("toolnexus.trace")
 class Effects:
     """Collects calls while the lock is held; `perform` makes them once it is not.
 
-    A call that raises is logged and the others still happen: a waiter never hangs because
-    another one's callback failed.
+    First everything that lets work go on, then the futures of waiters: their callbacks are
+    foreign code, which may call a blocking verb and wait for just that work. A call that raises
+    is logged and the others still happen.
     """
 
-    __slots__ = ("_calls", "_lines")
+    __slots__ = ("_calls", "_lines", "_settled", "_submit", "_to_run")
 
-    def __init__(self) -> None:
+    def __init__(self, submit: Callable[[Run], object]) -> None:
+        """Collect effects of one decision.
+
+        Args:
+            submit: Hands a run to the workers.
+        """
+        self._submit = submit
         self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self._settled: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._lines: list[str] = []
+        self._to_run: list[Run] = []
 
     def add(self, call: Callable[..., object], *args: Any) -> None:
         """Do `call(*args)` after the lock is released."""
         self._calls.append((call, args))
 
+    def run(self, run: Run) -> None:
+        """Have a worker execute `run`, unless the caller takes it with `take_run`."""
+        self._to_run.append(run)
+
+    def take_run(self, handle: Handle | None) -> Run | None:
+        """Return the run of `handle` for this thread to execute, claimed; None without one."""
+        for run in self._to_run:
+            if run.handle is handle and run.claim():
+                self._to_run.remove(run)
+                return run
+        return None
+
     def settle(self, future: Future[Any], result: object) -> None:
-        """Resolve `future` after the lock is released."""
-        self._calls.append((future.set_result, (result,)))
+        """Resolve `future` after the lock is released and work has been let go on."""
+        self._settled.append((future.set_result, (result,)))
 
     def log(self, line: str) -> None:
         """Write a trace line to the log after the lock is released."""
         self._lines.append(line)
 
     def perform(self) -> None:
-        """Do everything, in the order it was added. The caller holds no lock.
+        """Do everything. The caller holds no lock.
 
         Raises:
             BaseException: A SystemExit or the like out of a callback, once all is done.
         """
-        ending: BaseException | None = None
+        calls = [*self._calls, *((self._submit, (run,)) for run in self._to_run)]
         if self._lines and _trace_logger.isEnabledFor(logging.DEBUG):
-            self._calls[:0] = [(_trace_logger.debug, ("%s", line)) for line in self._lines]
-        for call, args in self._calls:
+            calls += [(_trace_logger.debug, ("%s", line)) for line in self._lines]
+        ending: BaseException | None = None
+        for call, args in (*calls, *self._settled):
             try:
                 call(*args)
             except Exception:  # noqa: BLE001 - foreign code; one failure must not stop the others

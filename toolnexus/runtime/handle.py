@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
+class Posted:
+    """An item in an inbox, and whether an ancestor posted it."""
+
+    item: InboxItem
+    is_trusted: bool
+
+
+@attrs.frozen
 class FailedTurn:
     """What `retry` goes on with.
 
@@ -115,7 +123,7 @@ class Handle:
         # -- guarded by the runtime's lock ------------------------------------------------
         self._core: Core = core
         self._state = State.IDLE
-        self._inbox: list[InboxItem] = []
+        self._inbox: list[Posted] = []
         # Live children only; the empty dicts and lists are made when first needed, since a
         # runtime may hold very many parked handles.
         self._children: Mapping[str, Handle] = _NO_CHILDREN
@@ -151,7 +159,7 @@ class Handle:
     @property
     def inbox(self) -> tuple[InboxItem, ...]:
         """What was posted and not yet consumed by a turn, oldest first."""
-        return tuple(self._inbox)
+        return tuple(posted.item for posted in self._inbox)
 
     @property
     def children(self) -> tuple[Handle, ...]:
@@ -224,7 +232,7 @@ class PendingRequest:
     path: tuple[str, ...]
     agent: str
     tool: str
-    arguments: dict[str, JsonValue]
+    arguments: dict[str, JsonValue] = attrs.field(repr=False)
     call_id: str
     asked_at: datetime
 

@@ -59,6 +59,11 @@ def exhausted(handle: Handle, now: float) -> Spent | None:
     return None
 
 
+def spent_text(limit: str) -> str:
+    """Return what a result says that a spent limit stopped."""
+    return f"budget exhausted ({limit}); partial work preserved"
+
+
 def reserve_tool_call(handle: Handle) -> str | None:
     """Book one tool call along the chain, or name the limit that has no room for it."""
     if any(_calls_left(one) == 0 for one in chain(handle)):

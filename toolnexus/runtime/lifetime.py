@@ -13,7 +13,7 @@ from toolnexus.runtime.turns import Turns
 logger = logging.getLogger(__name__)
 
 _JOIN_SECONDS: Final = 1.0
-"""How long `close(root)` waits for each thread to leave foreign code."""
+"""How long `close(root)` waits for threads to leave foreign code, all together."""
 
 _EXIT_SECONDS: Final = 0.1
 """How long the interpreter's end waits for the workers, all together."""
@@ -34,6 +34,7 @@ class Lifetime:
         core.pool.after_fork()
         self._turns.gate.after_fork()
         self._turns.transport.after_fork()
+        self._turns.deadlines.after_fork()
         with core.deciding() as effects:
             self._settling.after_fork_locked(effects)
 
@@ -43,10 +44,11 @@ class Lifetime:
             runs = [one._run for one in self._core.handles.values() if one._run is not None]
         for run in runs:
             run.cancel.cancel("the interpreter ends")
-        self._core.pool.close(_EXIT_SECONDS / max(len(runs), 1))
+        self._core.pool.close(_EXIT_SECONDS)
 
     def end(self) -> None:
         """End the threads and sockets; name the agents whose tools do not let go."""
+        self._turns.deadlines.close()
         left = self._core.pool.close(_JOIN_SECONDS)
         self._turns.transport.close()
         if left:

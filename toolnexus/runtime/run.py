@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from toolnexus.cancel import CancelToken
-from toolnexus.messages import InboxItem, Status
+from toolnexus.messages import Status
 from toolnexus.runtime.state import Cause
 from toolnexus.suspension import Request
 
 if TYPE_CHECKING:
     from toolnexus.client.turn import Turn
-    from toolnexus.runtime.handle import Handle
+    from toolnexus.runtime.handle import Handle, Posted
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +44,16 @@ class End:
     stalls: bool = False
 
 
+INTERRUPTED: Final = End("interrupted", "interrupted")
+
+
 class Run:
     """One admitted turn. Exactly one thread claims and executes it.
+
+    A run is either started at its admission or queued for a place below its parent, and then
+    started by whoever gives the place up. A thread that waits for the result and has promised
+    to take the run over (`is_awaited`) is woken when it starts; otherwise a worker is told.
+    Whoever breaks that promise hands the run to the workers first.
 
     Attributes:
         handle: Whose turn it is.
@@ -54,20 +61,21 @@ class Run:
         prompt: What it was woken with; None for a bare wake.
         turn: The working state; None until the executing thread has made it.
         is_retry: Whether it goes on with a turn that failed.
+        is_awaited: Whether a waiting thread takes it over, so that no worker is told.
         cancel: Ends it.
         context: The waker's context variables.
-        drained: Inbox items taken by it.
-        is_started: Whether it has left the queue for a place below its parent.
         began: Clock instant of its admission.
+        drained: Inbox items taken by it.
+        reserved: Ends of the ids of children that the present calls spawn, by position.
+        is_started: Whether it has left the queue for a place below its parent.
         is_stopping: Whether an interrupt has begun: it may start nothing more.
-        is_stale: Whether its thread was still busy when its result was settled.
         is_over: Whether its result is settled; what its thread does after that counts no more.
+        is_stale: Whether its thread was still busy when its result was settled.
         asking: The request an inline interpreter is deciding now.
     """
 
     __slots__ = (
         "_claim",
-        "_execute",
         "asking",
         "began",
         "cancel",
@@ -75,6 +83,7 @@ class Run:
         "context",
         "drained",
         "handle",
+        "is_awaited",
         "is_over",
         "is_retry",
         "is_stale",
@@ -82,7 +91,6 @@ class Run:
         "is_stopping",
         "prompt",
         "reserved",
-        "submits",
         "turn",
     )
 
@@ -90,12 +98,11 @@ class Run:
         self,
         handle: Handle,
         cause: Cause,
-        execute: Callable[[Run], None],
         *,
         prompt: str | None = None,
         turn: Turn | None = None,
         is_retry: bool = False,
-        submits: bool = True,
+        is_awaited: bool = False,
     ) -> None:
         self.handle = handle
         self.cause = cause
@@ -103,22 +110,19 @@ class Run:
         self.is_retry = is_retry
         self.cancel = CancelToken()
         self.context = contextvars.copy_context()
-        self._execute = execute
         # Never released: whoever takes it executes the run.
         self._claim = threading.Lock()
         # -- guarded by the runtime's lock ------------------------------------------------
         self.turn = turn
         self.began = 0.0
-        # The ends of the ids of the children that this message's calls will spawn, by position.
         self.reserved: dict[int, int] = {}
-        self.drained: list[InboxItem] = []
+        self.drained: list[Posted] = []
         self.is_started = False
         self.is_over = False
         self.is_stale = False
         self.is_stopping = False
         self.asking: Request | None = None
-        # Whether a worker is told when it starts; a waiter that takes over is told instead.
-        self.submits = submits
+        self.is_awaited = is_awaited
 
     def claim(self) -> bool:
         """Take the run; True for exactly one caller, who then must `execute` it."""
@@ -130,7 +134,7 @@ class Run:
         Raises:
             BaseException: A KeyboardInterrupt or the like, once the run is settled.
         """
-        self._execute(self)
+        self.handle._core.execute(self)
 
     def run_if_unclaimed(self) -> bool:
         """Execute on a worker unless another thread has begun."""

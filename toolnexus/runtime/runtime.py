@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import enum
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from toolnexus import process
 from toolnexus.budget import Budget
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from toolnexus.runtime.options import RuntimeOptionFields
+
+
+class _Root(enum.Enum):
+    """The word for "the root" that no lookup that failed can give by accident."""
+
+    ROOT = "root"
 
 
 class AgentRuntime:
@@ -94,13 +101,21 @@ class AgentRuntime:
             raise ConfigError(f"spawn takes an agent's name or AgentDef, not {name!r}")
         return self._spawning.spawn(self._core.own(parent), name, budget)
 
-    def post(self, handle: Handle, item: InboxItem) -> Ack:
+    def post(self, handle: Handle, item: InboxItem, sender: Handle | None = None) -> Ack:
         """Put something into an agent's inbox; its next turn reads it. Never blocks.
+
+        Args:
+            handle: Whose inbox.
+            item: What; `item.sender` is only what the model is told.
+            sender: The agent on whose behalf. If that is an ancestor, or the post is made by a
+                tool of an ancestor's turn, the text is no untrusted data.
 
         Returns:
             Refused where the inbox is full (`inbox_cap`) or the handle is closed.
         """
-        return self._spawning.post(self._core.own(handle), item)
+        if sender is not None:
+            self._core.own(sender)
+        return self._spawning.post(self._core.own(handle), item, sender)
 
     def wake(self, handle: Handle, prompt: str | None = None) -> Ack:
         """Start a turn. Never blocks.
@@ -139,7 +154,7 @@ class AgentRuntime:
         with core.deciding() as effects:
             future = core.new_future_locked(handle)
             ack, run = self._spawning.wake_locked(
-                handle, prompt, effects, submits=timeout is not None
+                handle, prompt, effects, is_awaited=timeout is None
             )
             if run is None and not ack.ok:
                 if handle._waiters is not None:
@@ -197,18 +212,22 @@ class AgentRuntime:
         self._closing.interrupt(self._core.own(handle))
 
     def close(
-        self, handle: Handle | None = None, *, force: bool = False, reason: str | None = None
+        self,
+        handle: Handle | Literal[_Root.ROOT] = _Root.ROOT,
+        *,
+        force: bool = False,
+        reason: str | None = None,
     ) -> None:
         """End an agent and everything below it, leaves first. Idempotent. Blocks.
 
         Closing the root ends the runtime: its threads and sockets too.
 
         Args:
-            handle: Whom to end; None for the root.
+            handle: Whom to end; the root where none is given.
             force: Do not give running turns `shutdown_ms` to finish.
             reason: What `on_close` is told; `interrupted` if forced, else `closed`.
         """
-        handle = self._core.root if handle is None else self._core.own(handle)
+        handle = self.root if handle is _Root.ROOT else self._core.own(handle)
         self._closing.close(handle, force=force, reason=reason)
         if handle.parent is None:
             process.unwatch(self._lifetime)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolnexus.checkpoint import Checkpoint
 from toolnexus.client.metrics import Meter, MetricEvent
-from toolnexus.client.turn import Turn, settled_checkpoint
+from toolnexus.client.turn import Turn, settled_checkpoint, stalled_checkpoint
 from toolnexus.messages import Usage
 from toolnexus.runtime import ledger
 from toolnexus.runtime.admission import Admission
@@ -22,12 +22,16 @@ class Settling:
         self._core = core
         self._admission = admission
 
-    def settle_locked(self, run: Run, end: End, effects: Effects) -> Run | None:
-        """End `run`: the first to call this for it decides, later ones must not.
+    def settle_locked(self, run: Run, end: End, effects: Effects) -> None:
+        """End `run`, and set its parent going if that waited for it.
 
-        Returns:
-            The replay of the parent that this end sets going, already started or queued.
+        The first to call this for a run decides; nobody else may.
         """
+        self._end_locked(run, end, effects)
+        self._wake_again_locked(run, end, effects)
+        self.continue_parent_locked(run.handle, effects)
+
+    def _end_locked(self, run: Run, end: End, effects: Effects) -> None:
         handle = run.handle
         run.is_over = True
         handle._run = None
@@ -42,8 +46,6 @@ class Settling:
             self._admission.release_place_locked(handle.parent, effects)
         elif handle.parent is not None and handle.parent._queue is not None:
             handle.parent._queue.remove(run)
-        self._wake_again_locked(run, end, effects)
-        return self.continue_parent_locked(handle, effects)
 
     def _park_locked(self, run: Run, effects: Effects) -> None:
         handle = run.handle
@@ -117,10 +119,14 @@ class Settling:
         again, handle._wake_again = handle._wake_again, False
         # After a failure that a retry can finish, a fresh turn would give that up.
         is_over = end.status in ("done", "incomplete") and not end.stalls
-        if again and is_over and handle._inbox and not handle._is_closing:
-            self._admission.admit_locked(Run(handle, Cause.WAKE, self._core.execute), effects)
+        if not again or not handle._inbox or handle._is_closing:
+            return
+        if is_over:
+            self._admission.admit_locked(Run(handle, Cause.WAKE), effects)
+        else:
+            self._core.note_locked(handle, f"bare wake DROPPED (turn {end.status})", effects)
 
-    def continue_parent_locked(self, child: Handle, effects: Effects) -> Run | None:
+    def continue_parent_locked(self, child: Handle, effects: Effects) -> None:
         """Set the parent going if its halted `task` call waited for `child`.
 
         Decided in the same lock hold as the child's end, so no wake-up is lost however two
@@ -128,19 +134,14 @@ class Settling:
         """
         parent = child.parent
         if parent is None or parent._run is not None or parent._is_closing:
-            return None
+            return
         halted = parent._parked
-        if (
-            halted is None
-            and child.last_result is not None
-            and not self._core.is_stalled(child)
-        ):
-            halted = parent._failed.checkpoint if parent._failed is not None else None
-        if halted is None or not any(
-            call.child == child.id and call.status != "done" for call in halted.calls
-        ):
-            return None
-        return self.replay_locked(parent, halted, effects)
+        if halted is None and parent._failed is not None and not self._core.is_stalled(child):
+            halted = parent._failed.checkpoint
+        if halted is None:
+            return
+        if any(call.child == child.id and call.status != "done" for call in halted.calls):
+            self.replay_locked(parent, halted, effects)
 
     def replay_locked(
         self,
@@ -151,14 +152,14 @@ class Settling:
         is_retry: bool = False,
         is_awaited: bool = False,
     ) -> Run:
-        """Go on with a halted turn. The caller executes it if it has started.
+        """Go on with a halted turn.
 
         Args:
             handle: Suspended, or idle after a failed turn.
             halted: Where the turn stands.
             effects: Collects what follows.
             is_retry: Whether children that failed are retried as well.
-            is_awaited: Whether the caller stays until a queued run gets its place.
+            is_awaited: Whether the caller takes the run over, also once a queued one starts.
         """
         if handle._parked is not None:
             why = "Answer accepted, checkpoint restored"
@@ -171,31 +172,36 @@ class Settling:
         run = Run(
             handle,
             Cause.REPLAY,
-            self._core.execute,
             prompt=prompt,
             turn=turn,
             is_retry=is_retry,
-            submits=False,
+            is_awaited=is_awaited,
         )
         self._admission.admit_locked(run, effects)
-        # A run that has to queue finds a caller who does not wait gone when its place comes.
-        run.submits = not is_awaited
         return run
 
     def after_fork_locked(self, effects: Effects) -> None:
         """Go on in a forked child: what ran belongs to the parent process and ends here."""
-        for handle in self._core.handles.values():
+        core = self._core
+        for handle in core.handles.values():
             handle._waiters = handle._watchers = handle._queue = None
             handle._stale_runs = 0
             handle._running_children = 0
-            if handle._run is not None:
-                handle._run.is_started = False
-                self.settle_locked(handle._run, End("interrupted", "forked"), effects)
+            # Whoever was closing it is a thread of the parent process.
+            handle._is_closing = False
+        for handle in core.handles.values():
+            run = handle._run
+            if run is None:
+                continue
+            run.is_started = False
+            if run.turn is not None:
+                run.turn.lock = core.lock
+            # Ancestors are not set going: their work goes on in the parent process.
+            self._end_locked(run, End("interrupted", "forked"), effects)
 
 
 def _resumable(turn: Turn, end: End) -> Checkpoint:
     """Return where a retry goes on: finished calls stay finished, lost ones are settled."""
-    if end.stalls:
-        return turn.checkpoint()
     reason = "interrupted" if end.status == "interrupted" else "the turn failed"
-    return settled_checkpoint(turn, reason)
+    keep = stalled_checkpoint if end.stalls else settled_checkpoint
+    return keep(turn, reason)

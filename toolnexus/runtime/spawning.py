@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.checkpoint import CallState, Checkpoint
@@ -16,8 +16,8 @@ from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.effects import Effects
-from toolnexus.runtime.handle import Ack, Handle, Spawn
-from toolnexus.runtime.run import Run
+from toolnexus.runtime.handle import Ack, FailedTurn, Handle, Posted, Spawn
+from toolnexus.runtime.run import Run, current_run
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause, State
 
@@ -60,6 +60,11 @@ class Spawning:
         if definition is None:
             known = ", ".join(sorted(core.registry)) or "none"
             return Spawn(None, f'unknown agent "{target}" (known: {known})')
+        for member in definition.team:
+            if member not in definition.members and member not in core.registry:
+                return Spawn(
+                    None, f'agent "{definition.name}": its team names "{member}", unknown'
+                )
         with core.deciding() as effects:
             if parent._is_closing or parent._state is State.CLOSED:
                 return Spawn(None, "parent closed")
@@ -81,7 +86,7 @@ class Spawning:
     def _definition(self, parent: Handle, name: str) -> AgentDef | None:
         return parent.definition.members.get(name) or self._core.registry.get(name)
 
-    def post(self, handle: Handle, item: InboxItem) -> Ack:
+    def post(self, handle: Handle, item: InboxItem, sender: Handle | None) -> Ack:
         """Append to the inbox, or say why not."""
         if not isinstance(item, InboxItem):
             raise ConfigError(f"post takes an InboxItem, not {item!r}")
@@ -94,11 +99,11 @@ class Spawning:
                 text = f"post REJECTED (inbox full, cap {cap}) from {item.sender}"
                 core.note_locked(handle, text, effects)
                 return Ack(ok=False, error=f"inbox full: {handle.id}")
-            handle._inbox.append(item)
+            handle._inbox.append(Posted(item, _is_ancestor(sender, handle)))
             return Ack(ok=True)
 
     def wake_locked(
-        self, handle: Handle, prompt: str | None, effects: Effects, **how: Any
+        self, handle: Handle, prompt: str | None, effects: Effects, *, is_awaited: bool = False
     ) -> tuple[Ack, Run | None]:
         """Admit a turn, or say why not; the run is None where no new one was made."""
         if handle.parent is None:
@@ -115,17 +120,20 @@ class Spawning:
             return Ack(ok=False, error=f"busy ({state})"), None
         if prompt is None and not handle._inbox:
             return Ack(ok=False, error="nothing to do: no prompt, and the inbox is empty"), None
-        self._drop_failed_locked(handle, effects)
-        run = Run(handle, Cause.WAKE, self._core.execute, prompt=prompt, **how)
+        left = handle._failed
+        run = Run(handle, Cause.WAKE, prompt=prompt, is_awaited=is_awaited)
         self._admission.admit_locked(run, effects)
         if run.is_over:
+            # Refused: what a retry could have gone on with is still there.
+            handle._failed = left if left is not None else handle._failed
             last = handle.last_result
             return Ack(ok=False, error=last.text if last is not None else "refused"), run
+        self._give_up_locked(handle, left, effects)
         return Ack(ok=True), run
 
     def first_turn_locked(self, child: Handle, prompt: str, effects: Effects) -> None:
         """Start the first turn of a child whose parent's thread waits for it."""
-        run = Run(child, Cause.WAKE, self._core.execute, prompt=prompt, submits=False)
+        run = Run(child, Cause.WAKE, prompt=prompt, is_awaited=True)
         self._admission.admit_locked(run, effects)
 
     def retry_locked(
@@ -151,10 +159,9 @@ class Spawning:
         run = Run(
             handle,
             Cause.WAKE,
-            self._core.execute,
             prompt=failed.prompt,
             is_retry=True,
-            submits=not is_awaited,
+            is_awaited=is_awaited,
         )
         self._admission.admit_locked(run, effects)
         return run
@@ -170,9 +177,11 @@ class Spawning:
                     return run
         return None
 
-    def _drop_failed_locked(self, handle: Handle, effects: Effects) -> None:
+    def _give_up_locked(
+        self, handle: Handle, failed: FailedTurn | None, effects: Effects
+    ) -> None:
         """A new prompt ends what was left of a failed turn: its children have no use now."""
-        failed, handle._failed = handle._failed, None
+        handle._failed = None
         if failed is not None and failed.checkpoint is not None:
             self._close_children_locked(failed.checkpoint.calls, effects)
 
@@ -182,3 +191,13 @@ class Spawning:
             child = self._core.handles.get(call.child or "")
             if child is not None:
                 effects.add(self._closing.close, child)
+
+
+def _is_ancestor(sender: Handle | None, handle: Handle) -> bool:
+    """Whether the post comes from above: by the handle given, or by the turn it is made in."""
+    if sender is None:
+        mine = current_run.get()
+        sender = None if mine is None else mine.handle
+    return sender is not None and any(
+        one is sender for one in ledger.chain(handle) if one is not handle
+    )

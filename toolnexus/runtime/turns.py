@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -16,6 +18,7 @@ from toolnexus.client.loop import Finished, Kit, Outcome, OverLimit, Parked, Sta
 from toolnexus.client.metrics import Meter
 from toolnexus.client.model import Model
 from toolnexus.client.turn import Turn
+from toolnexus.deadlines import Deadlines
 from toolnexus.errors import Cancelled, ConfigError, LlmError, ToolnexusError
 from toolnexus.runtime import ledger
 from toolnexus.runtime.closing import Closing
@@ -26,7 +29,7 @@ from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.gate import TurnGate
 from toolnexus.runtime.handle import Handle, path_of
 from toolnexus.runtime.inbox import compose
-from toolnexus.runtime.run import End, Run, current_run
+from toolnexus.runtime.run import INTERRUPTED, End, Run, current_run
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause
 from toolnexus.runtime.task import TaskTool
@@ -39,9 +42,6 @@ if TYPE_CHECKING:
     from toolnexus.client.options import WaitFor
 
 logger = logging.getLogger(__name__)
-
-
-_INTERRUPTED: Final = End("interrupted", "interrupted")
 
 
 @attrs.frozen
@@ -66,8 +66,10 @@ class Turns:
         self._delegation = delegation
         self.gate = TurnGate(options.max_concurrent_turns, core.clock)
         places = max(options.max_concurrent_turns, 10)
-        self.transport = Transport(core.clock, options.session, places)
+        self.transport = Transport(options.session, places)
         self._model = Model(options, self.transport, self.gate)
+        self.deadlines = Deadlines(core.clock)
+        # Shared without a lock: two threads may build the same gear, and either will do.
         self._gear: WeakKeyDictionary[AgentDef, _Gear] = WeakKeyDictionary()
 
     def execute(self, run: Run) -> None:
@@ -81,30 +83,25 @@ class Turns:
             following = following.context.run(self._once, following)
 
     def _once(self, run: Run) -> Run | None:
-        """Work on `run` until it is settled; return the parent's replay if it is ours to do."""
+        """Work on `run` until it is settled; return what it set going, claimed, or None."""
         token = current_run.set(run)
         try:
             while True:
                 end = self._work(run)
                 is_settled, following = self._conclude(run, end)
                 if is_settled:
-                    break
+                    return following
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 # Reaches the children too, whichever threads run them.
                 self._closing.interrupt(run.handle)
             end = End("error", f"the turn's thread was ended by {type(error).__name__}")
-            _, following = self._conclude(run, end)
-            if following is not None and following.is_started:
-                self._core.pool.submit(following)
+            self._conclude(run, end, goes_on=False)
             raise
         finally:
             current_run.reset(token)
-        if following is not None and following.is_started and following.claim():
-            return following
-        return None
 
-    def _conclude(self, run: Run, end: End) -> tuple[bool, Run | None]:
+    def _conclude(self, run: Run, end: End, *, goes_on: bool = True) -> tuple[bool, Run | None]:
         """Settle `run` unless it can go on or was settled by an interrupt."""
         core = self._core
         following: Run | None = None
@@ -116,11 +113,16 @@ class Turns:
                 # An answer or a child's end that came after the last pass over the calls.
                 if end.status == "pending" and run.turn is not None and self.due_locked(run):
                     return False, None
-                following = self._settling.settle_locked(run, end, effects)
+                self._settling.settle_locked(run, end, effects)
+                if goes_on:
+                    # The cascade stays on this thread; other runs are the workers'.
+                    following = effects.take_run(run.handle.parent)
         except BaseException:
-            # A callback ended this thread; what was set going must not end with it.
-            if following is not None and following.is_started:
-                core.pool.submit(following)
+            # A callback ended this thread; what it set going must not end with it.
+            if following is not None:
+                threading.Thread(
+                    target=following.execute, name="toolnexus-turn", daemon=True
+                ).start()
             raise
         return True, following
 
@@ -138,9 +140,12 @@ class Turns:
             kit = self._kit(run)
             if run.turn is None:
                 run.turn = self._open(run, kit)
-            outcome = run_loop(run.turn, kit)
-        except Cancelled:
-            return _INTERRUPTED
+            with self._until_deadline(run):
+                outcome = run_loop(run.turn, kit)
+        except Cancelled as cancelled:
+            if run.cancel.is_late:
+                return End("error", str(cancelled), stalls=True)
+            return INTERRUPTED
         except LlmError as error:
             return End("error", str(error), stalls=True)
         except Exception as error:
@@ -148,6 +153,21 @@ class Turns:
                 logger.exception("%s: the turn failed", run.handle.id)
             return End("error", str(error) or type(error).__name__, stalls=True)
         return self._end_of(run, outcome)
+
+    @contextmanager
+    def _until_deadline(self, run: Run) -> Iterator[None]:
+        """Stop the turn and what works for it once `timeout_ms` has passed."""
+        timeout = self._core.options.timeout_ms
+        if timeout is None:
+            yield
+            return
+        instant = run.began + timeout / 1000
+        run.cancel.set_deadline(self._core.clock, instant, f"run timeout after {timeout}ms")
+        forget = self.deadlines.call_at(instant, lambda: self._closing.time_out(run))
+        try:
+            yield
+        finally:
+            forget()
 
     def _end_of(self, run: Run, outcome: Outcome) -> End:
         match outcome:
@@ -159,16 +179,14 @@ class Turns:
                 text = "hit maxTurns without a final answer"
                 return End("incomplete", text, "maxTurns")
             case OverLimit(limit):
-                text = f"budget exhausted ({limit}); partial work preserved"
-                return End("incomplete", text, limit, stalls=True)
+                return End("incomplete", ledger.spent_text(limit), limit, stalls=True)
             case Stalled():
                 return self._delegation.stalled_end(run)
 
     def _open(self, run: Run, kit: Kit) -> Turn:
         """Return the working state of a fresh turn."""
         handle = run.handle
-        ancestors = frozenset(one.id for one in ledger.chain(handle) if one is not handle)
-        text = compose(run.prompt, run.drained, ancestors)
+        text = compose(run.prompt, run.drained)
         history = handle._transcript
         messages = opening(self._core.options.style, kit.system, history, text)
         return Turn([*history, *messages], len(history), self._core.lock)
@@ -179,7 +197,7 @@ class Turns:
         gear = self._gear.get(definition)
         if gear is None:
             gear = self._gear[definition] = self._build_gear(definition)
-        timeout, max_turns = options.timeout_ms, handle.budget.max_turns or options.max_turns
+        max_turns = handle.budget.max_turns or options.max_turns
         return Kit(
             model=self._model,
             model_name=self._model_of(handle),
@@ -192,7 +210,6 @@ class Turns:
             clock=core.clock,
             cancel=run.cancel,
             max_turns=max_turns,
-            deadline=None if timeout is None else core.clock.monotonic() + timeout / 1000,
             host=_TurnHost(core, self, self._delegation, run),
         )
 

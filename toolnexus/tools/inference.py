@@ -28,6 +28,7 @@ from toolnexus.schema import faults
 from toolnexus.tools.docstrings import read_docstring
 from toolnexus.tools.records import NO_DEFAULT, Field, Record, read_record
 from toolnexus.tools.scope import Scope
+from toolnexus.tools.texts import TextError, accepting, text_form, text_of
 
 Convert: TypeAlias = Callable[[JsonValue], Any]
 
@@ -99,10 +100,15 @@ class Shapes:
 
     Args:
         scope: Where annotations that are text are looked up.
+
+    Attributes:
+        defs: As models see them.
+        accepted: As arguments are checked by them.
     """
 
     def __init__(self, scope: Scope) -> None:
         self.defs: dict[str, JsonValue] = {}
+        self.accepted: dict[str, JsonValue] = {}
         self._scope = scope
         self._level = 0
         self._open: list[object] = []
@@ -152,6 +158,9 @@ class Shapes:
             return self._mapping(args)
         if not isinstance(cls, type):
             return Shape({})
+        form = text_form(cls)
+        if form is not None:
+            return Shape(*form)
         if issubclass(cls, enum.Enum):
             return _choice([(_enum_value(member), member) for member in cls])
         return self._record(cls, annotation)
@@ -209,13 +218,20 @@ class Shapes:
         if all(shape.convert is None for shape in shapes):
             return Shape(schema)
         # `$defs` is this very dict, which is filled on until the whole tool is read.
-        choices = [({**shape.schema, "$defs": self.defs}, shape.convert) for shape in shapes]
+        choices = [
+            ({**accepting(shape.schema), "$defs": self.accepted}, shape.convert)
+            for shape in shapes
+        ]
 
         def convert(value: JsonValue) -> Any:
+            refused = []
             for wanted, make in choices:
                 if not faults(value, wanted):
-                    return value if make is None else make(value)
-            raise ValueError("it fits no member of the union")
+                    try:
+                        return value if make is None else make(value)
+                    except TextError as error:  # `date | str` takes any text
+                        refused.append(str(error))
+            raise TextError("; ".join(refused) or "it fits no member of the union")
 
         return Shape(schema, convert)
 
@@ -236,6 +252,7 @@ class Shapes:
         if key not in self._names:
             return shape
         self.defs[self._names[key]] = shape.schema
+        self.accepted[self._names[key]] = accepting(shape.schema)
         self._converts[key] = shape.convert
         return self._reference(cls, key)
 
@@ -364,7 +381,9 @@ def describe(
     if default is NO_DEFAULT or default is None:
         return out
     try:
-        plain = loads(dumps(default.value if isinstance(default, enum.Enum) else default))
+        plain = default.value if isinstance(default, enum.Enum) else default
+        written = text_of(plain)
+        plain = loads(dumps(plain if written is None else written))
     except (TypeError, ValueError, RecursionError):
         return out
     if not faults(plain, {**shape.schema, "$defs": defs}):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import enum
 import inspect
 import json
+import logging
 from collections.abc import Callable, Mapping
 from types import CoroutineType, FrameType
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
 import attrs
 
 from toolnexus.codec import JsonValue
-from toolnexus.errors import ConfigError, ToolSchemaError
+from toolnexus.errors import Cancelled, ConfigError, ToolSchemaError
+from toolnexus.suspension import Request
 from toolnexus.tools.docstrings import read_docstring
 from toolnexus.tools.scope import plain_function, scope_of
 from toolnexus.tools.signature import (
@@ -24,7 +25,10 @@ from toolnexus.tools.signature import (
     infer_signature,
     parameters_of,
 )
-from toolnexus.toolspec import ToolContext, ToolResult, require_tool_name
+from toolnexus.tools.texts import text_of
+from toolnexus.toolspec import ToolContext, ToolResult, failure_text, require_tool_name
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -90,8 +94,8 @@ class NativeTool(Generic[P, R_co]):
     def execute(self, args: dict[str, JsonValue], ctx: ToolContext) -> ToolResult:
         """Check and convert the arguments, run the function, return what it gave.
 
-        Arguments that do not fit, an exception, and a value that is no JSON are error results.
-        Safe from any thread if the function is.
+        Arguments that do not fit, an exception, and a value that is no JSON are error results;
+        an exception is logged too. Safe from any thread if the function is.
         """
         if self._needs_instance:
             return ToolResult.error(f"{self.name} is a method; use the tool of an instance")
@@ -102,8 +106,14 @@ class NativeTool(Generic[P, R_co]):
         call: Callable[..., Any] = self.function
         try:
             value = call(**values)
-        except Exception as error:  # noqa: BLE001 - a tool is foreign code; the model judges its failure
-            return ToolResult.error(_message_of(error))
+        except Exception as error:
+            if isinstance(error, Cancelled) and ctx.cancel.is_cancelled:
+                raise
+            logger.exception("tool %s failed", self.name)
+            return ToolResult.error(failure_text(error))
+        if isinstance(value, Request):
+            logger.error("tool %s failed: %s", self.name, _BARE_REQUEST)
+            return ToolResult.error(_BARE_REQUEST)
         return result_of(value)
 
 
@@ -140,7 +150,9 @@ def tool(
 
     The schema comes from the type hints, the description from the docstring. A parameter
     hinted `ToolContext` (or one called `ctx` or `context` without a hint) gets the context and
-    is not in the schema. Dataclasses, attrs classes and enums arrive as instances.
+    is not in the schema. Dataclasses, attrs classes and enums arrive as instances, and so do
+    date, datetime, time, Decimal, UUID and Path, which the model writes as text; a datetime or
+    time that is written without an offset arrives naive.
 
     Args:
         fn: A function, a bound method, a partial, or a method in its class body.
@@ -229,12 +241,17 @@ def _require_function(fn: Any, label: str) -> None:
 
 # -- what a function gave ----------------------------------------------------------------------
 
+_BARE_REQUEST: Final = (
+    "the tool returned a Request, so nobody was asked; to ask, it must return "
+    "ToolResult.pending(request)"
+)
+
 
 def result_of(value: object) -> ToolResult:
     """Return the result that a function's return value means; what is no JSON is an error.
 
     Text goes as it is, None as "", other values as compact JSON; dataclasses, attrs instances,
-    enums, dates and times are written too.
+    enums, dates, times, decimals, UUIDs and paths are written too.
     """
     if isinstance(value, ToolResult):
         return value
@@ -259,18 +276,11 @@ def _plain(value: Any) -> JsonValue:
     """Return the JSON of one value that `json` does not know."""
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
+    text = text_of(value)
+    if text is not None:
+        return text
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     if attrs.has(type(value)):
         return {each.name: getattr(value, each.name) for each in attrs.fields(type(value))}
     raise TypeError(f"no JSON for {type(value).__name__}")
-
-
-def _message_of(error: Exception) -> str:
-    told = error.__cause__ or error
-    try:
-        return str(told) or type(told).__name__
-    except Exception:  # noqa: BLE001 - a foreign __str__ that fails tells nothing
-        return type(told).__name__

@@ -18,6 +18,7 @@ from toolnexus.tools.docstrings import Documentation
 from toolnexus.tools.inference import Convert, Shapes, describe, split_optional
 from toolnexus.tools.records import NO_DEFAULT
 from toolnexus.tools.scope import Scope
+from toolnexus.tools.texts import accepting
 from toolnexus.toolspec import ToolContext
 
 _CONTEXT_NAMES: Final = ("ctx", "context")
@@ -35,7 +36,8 @@ class Signature:
 
     Attributes:
         schema: JSON Schema of the arguments, as models see it.
-        checked: The same, but None is accepted wherever the hint is Optional.
+        checked: The same, but None is accepted wherever the hint is Optional, and a number
+            where it is Decimal.
         converts: For each argument whose JSON is not its value yet, what makes the value.
         contexts: The parameters that get the `ToolContext`.
         whole: The parameter that gets all arguments as one dict; None: by keyword.
@@ -123,16 +125,16 @@ def infer_signature(
             properties[name] = describe(shape, text, _default(parameter), shapes.defs)
         except Exception as error:
             raise _bad_hint(parameter, error, label) from error
-        checked[name] = properties[name]
+        checked[name] = accepting(properties[name])
         if optional or parameter.default is None:
-            checked[name] = {**properties[name], "nullable": True}
+            checked[name] = {**checked[name], "nullable": True}
         if shape.convert is not None:
             converts.append((name, _keep_none(shape.convert)))
         if parameter.default is parameter.empty:
             required.append(name)
     return Signature(
         _object(properties, required, shapes.defs),
-        _object(checked, required, shapes.defs),
+        _object(checked, required, shapes.accepted),
         tuple(converts),
         tuple(contexts),
     )

@@ -1,0 +1,113 @@
+"""Deadlines: one thread that does things when their time has come."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+
+from toolnexus.clock import Clock, Signal
+
+logger = logging.getLogger(__name__)
+
+
+class _Entry:
+    """Something to do at an instant; None once it is done or taken back."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.action: Callable[[], object] | None = action
+
+
+class Deadlines:
+    """Calls functions at instants of a clock. Its thread lives while something is due.
+
+    Thread-safe. What a function raises is logged.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Forget what the parent process waits for."""
+        # Guards everything below.
+        self._lock = threading.Lock()
+        self._heap: list[tuple[float, int, _Entry]] = []
+        self._serial = itertools.count()
+        self._live = 0
+        self._changed = Signal()
+        self._thread: threading.Thread | None = None
+
+    def call_at(self, instant: float, action: Callable[[], object]) -> Callable[[], None]:
+        """Call `action` on the deadline thread once the clock reads `instant`.
+
+        Returns:
+            A function that takes it back; without effect once the call has begun.
+        """
+        entry = _Entry(action)
+        with self._lock:
+            heapq.heappush(self._heap, (instant, next(self._serial), entry))
+            self._live += 1
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._watch, name="toolnexus-deadlines", daemon=True
+                )
+                self._thread.start()
+            changed = self._changed
+        changed.set()
+        return lambda: self._take_back(entry)
+
+    def close(self) -> None:
+        """Take everything back and join the thread, unless this is it."""
+        with self._lock:
+            for _, _, entry in self._heap:
+                entry.action = None
+            self._live = 0
+            thread, changed = self._thread, self._changed
+        changed.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _take_back(self, entry: _Entry) -> None:
+        with self._lock:
+            if entry.action is None:
+                return
+            entry.action = None
+            self._live -= 1
+            if self._live:
+                return
+            changed = self._changed
+        changed.set()
+
+    def _watch(self) -> None:
+        while True:
+            with self._lock:
+                due = self._take_due()
+                if due is None and not self._live:
+                    self._heap.clear()
+                    self._thread = None
+                    return
+                self._changed = changed = Signal()
+                left = 0.0 if not self._heap else self._heap[0][0] - self._clock.monotonic()
+            if due is None:
+                self._clock.wait(changed, max(left, 0.0))
+                continue
+            try:
+                due()
+            except Exception:
+                logger.exception("what was to be done at a deadline failed")
+
+    def _take_due(self) -> Callable[[], object] | None:
+        """Return the next thing whose time has come. The caller holds the lock."""
+        now = self._clock.monotonic()
+        while self._heap and (self._heap[0][0] <= now or self._heap[0][2].action is None):
+            entry = heapq.heappop(self._heap)[2]
+            action, entry.action = entry.action, None
+            if action is not None:
+                self._live -= 1
+                return action
+        return None
