@@ -111,13 +111,15 @@ class RetryPolicy:
             attempt: 0 for the first attempt.
             error: What that attempt gave.
             force: Whether a hook asked for a retry of an error that is not retryable.
-            rng: Source of the jitter, up to 100 ms.
+            rng: Source of the jitter, up to 100 ms and no more than `base_ms`.
         """
         if attempt >= self.retries or not (error.retryable or force):
             return None
         if error.retry_after is not None:
             return error.retry_after if error.retry_after * 1000 <= self.max_wait_ms else None
-        backoff: float = self.base_ms * 2**attempt + rng.uniform(0, _JITTER_MS)
+        backoff: float = self.base_ms * 2**attempt + rng.uniform(
+            0, min(_JITTER_MS, self.base_ms)
+        )
         return min(backoff, self.max_wait_ms) / 1000
 
 

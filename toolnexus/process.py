@@ -14,8 +14,14 @@ logger = logging.getLogger(__name__)
 class ProcessBound(Protocol):
     """An object that owns threads, locks or sockets of this process."""
 
+    def before_fork(self) -> None:
+        """Run before a fork: bring what a child may inherit to a consistent point."""
+
+    def after_fork_in_parent(self) -> None:
+        """Run in the forking process afterwards."""
+
     def after_fork(self) -> None:
-        """Run in a forked child, where only the forking thread lives on: start afresh."""
+        """Run in the child, where only the forking thread lives on: start afresh."""
 
     def at_exit(self) -> None:
         """Run when the interpreter ends: stop within a fraction of a second."""
@@ -35,22 +41,19 @@ def unwatch(owner: ProcessBound) -> None:
     _watched.discard(owner)
 
 
-def _after_fork() -> None:
-    for owner in list(_watched):
+def _tell(step: str) -> None:
+    # In one order, whoever forks: two of them may hold locks meanwhile.
+    for owner in sorted(_watched, key=id):
         try:
-            owner.after_fork()
+            getattr(owner, step)()
         except Exception:
-            logger.exception("starting %r afresh after a fork failed", owner)
-
-
-def _at_exit() -> None:
-    for owner in list(_watched):
-        try:
-            owner.at_exit()
-        except Exception:
-            logger.exception("shutting %r down at exit failed", owner)
+            logger.exception("%s of %r failed", step, owner)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)
+    os.register_at_fork(
+        before=lambda: _tell("before_fork"),
+        after_in_parent=lambda: _tell("after_fork_in_parent"),
+        after_in_child=lambda: _tell("after_fork"),
+    )
+atexit.register(_tell, "at_exit")

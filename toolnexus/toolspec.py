@@ -151,13 +151,8 @@ class ToolContext:
     """Runs `(agent definition, prompt)` as a child of this call; None outside a runtime."""
 
 
-@runtime_checkable
-class Tool(Protocol):
-    """What the loop knows of a tool. Any object with these members is one.
-
-    A tool may also have `handles_decline = True`: then it runs, with `ctx.answer.ok` False,
-    when its request is declined; otherwise a decline executes nothing.
-    """
+class ToolDeclaration(Protocol):
+    """The part of a tool that a model is told about."""
 
     @property
     def name(self) -> str:
@@ -170,6 +165,15 @@ class Tool(Protocol):
     @property
     def input_schema(self) -> Mapping[str, JsonValue]:
         """JSON Schema of the arguments; `type` is `object`."""
+
+
+@runtime_checkable
+class Tool(ToolDeclaration, Protocol):
+    """What the loop knows of a tool. Any object with these members is one.
+
+    A tool may also have `handles_decline = True`: then it runs, with `ctx.answer.ok` False,
+    when its request is declined; otherwise a decline executes nothing.
+    """
 
     @property
     def source(self) -> str:

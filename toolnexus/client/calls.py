@@ -187,7 +187,7 @@ def _execute(
         result = _call_tool(tool, args, context)
     final = result
     kit.meter.emit(
-        lambda handle_id: MetricEvent(
+        lambda: MetricEvent(
             kind="tool",
             ms=(kit.clock.monotonic() - began) * 1000,
             tool=call.name,
@@ -195,7 +195,6 @@ def _execute(
             is_error=final.is_error,
             pending=final.request is not None,
             error=final.output if final.is_error else None,
-            handle_id=handle_id,
         )
     )
     if result.request is None:

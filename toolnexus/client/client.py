@@ -166,7 +166,7 @@ class LlmClient:
             for undo in forget:
                 undo()
             meter.emit(
-                lambda _: MetricEvent(
+                lambda: MetricEvent(
                     kind="run",
                     ms=(clock.monotonic() - began) * 1000,
                     model=options.model,
@@ -184,6 +184,12 @@ class _Lifetime:
         self._pool = pool
         self._transport = transport
         self._deadlines = deadlines
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork_in_parent(self) -> None:
+        pass
 
     def after_fork(self) -> None:
         self._pool.after_fork()

@@ -56,11 +56,11 @@ class Meter:
         self._sink = sink
         self._handle_id = handle_id
 
-    def emit(self, make: Callable[[str | None], MetricEvent]) -> None:
-        """Build the event with the handle's id and hand it over; free where nobody listens."""
+    def emit(self, make: Callable[[], MetricEvent]) -> None:
+        """Build an event and hand it over with the handle's id; free where nobody listens."""
         if self._sink is None:
             return
         try:
-            self._sink(make(self._handle_id))
+            self._sink(attrs.evolve(make(), handle_id=self._handle_id))
         except Exception:
             logger.exception("on_metric failed")

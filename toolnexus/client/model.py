@@ -21,10 +21,10 @@ from toolnexus.client.metrics import Meter, MetricEvent
 from toolnexus.client.options import ClientOptions, find_api_key, secrets_of
 from toolnexus.errors import (
     BODY_EXCERPT_CHARS,
-    Cancelled,
     ConfigError,
     LlmError,
 )
+from toolnexus.messages import Usage
 from toolnexus.transport import HttpReply, Patience, Transport
 from toolnexus.wire.base import ModelReply, ModelRequest
 from toolnexus.wire.content import json_copy
@@ -97,32 +97,24 @@ class Model:
                 request = self._checked(changed)
         clock = self._options.clock
         began = clock.monotonic()
+        usage, error = Usage(), "ended with its thread"
         try:
-            body = self._body(request)
-            reply = self._ask_with_retries(request, body, cancel)
-        except (LlmError, Cancelled) as failure:
-            error = failure
+            reply = self._ask_with_retries(request, self._body(request), cancel)
+            usage, error = reply.usage, ""
+        except Exception as failure:
+            error = str(failure)
+            raise
+        finally:
             meter.emit(
-                lambda handle_id: MetricEvent(
+                lambda: MetricEvent(
                     kind="llm",
                     ms=(clock.monotonic() - began) * 1000,
                     model=request.model,
-                    status="error",
-                    error=str(error),
-                    handle_id=handle_id,
+                    status="error" if error else "ok",
+                    usage=usage,
+                    error=error or None,
                 )
             )
-            raise
-        meter.emit(
-            lambda handle_id: MetricEvent(
-                kind="llm",
-                ms=(clock.monotonic() - began) * 1000,
-                model=request.model,
-                status="ok",
-                usage=reply.usage,
-                handle_id=handle_id,
-            )
-        )
         for after in hooks.after_llm:
             try:
                 after(request, reply)

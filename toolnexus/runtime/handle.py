@@ -20,20 +20,13 @@ from toolnexus.messages import InboxItem, Message
 from toolnexus.results import TaskResult
 from toolnexus.runtime import state
 from toolnexus.runtime.definition import AgentDef
+from toolnexus.runtime.inbox import Posted
 from toolnexus.runtime.state import State
 from toolnexus.suspension import Request
 
 if TYPE_CHECKING:
     from toolnexus.runtime.core import Core
     from toolnexus.runtime.run import Run
-
-
-@attrs.frozen
-class Posted:
-    """An item in an inbox, and whether an ancestor posted it."""
-
-    item: InboxItem
-    is_trusted: bool
 
 
 @attrs.frozen
@@ -240,6 +233,11 @@ class PendingRequest:
     def handle_id(self) -> str:
         """Id of the handle that asked."""
         return "/".join(self.path)
+
+    @property
+    def run_id(self) -> str:
+        """Id of the handle right below the root that the asker works for, or is."""
+        return "/".join(self.path[:2])
 
 
 @attrs.frozen

@@ -6,11 +6,20 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
+import attrs
+
 from toolnexus.messages import InboxItem
-from toolnexus.runtime.handle import Posted
 
 _TIMER: Final = "timer"
 _CLOCK: Final = "clock"
+
+
+@attrs.frozen
+class Posted:
+    """An item in an inbox, and whether an ancestor posted it."""
+
+    item: InboxItem
+    is_trusted: bool
 
 
 def compose(prompt: str | None, posts: Sequence[Posted]) -> str:

@@ -27,6 +27,14 @@ class Lifetime:
         self._settling = settling
         self._turns = turns
 
+    def before_fork(self) -> None:
+        """Let no other thread be in the middle of a decision: a child would inherit half."""
+        self._core.lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._core.lock.release()
+
     def after_fork(self) -> None:
         """Start afresh in a forked child: turns that ran belong to the parent process."""
         core = self._core

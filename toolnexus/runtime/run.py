@@ -17,7 +17,8 @@ from toolnexus.suspension import Request
 
 if TYPE_CHECKING:
     from toolnexus.client.turn import Turn
-    from toolnexus.runtime.handle import Handle, Posted
+    from toolnexus.runtime.handle import Handle
+    from toolnexus.runtime.inbox import Posted
 
 logger = logging.getLogger(__name__)
 

@@ -185,7 +185,8 @@ class AgentRuntime:
     def wait_on(self, handle: Handle, timeout: float | None = None) -> TaskResult:
         """Return the last result of a settled agent, else wait for the next one. Blocks.
 
-        Settled is: idle with a result and nothing queued, suspended, or closed.
+        Settled is: idle with a result and nothing queued, suspended on an open request, or
+        closed. For an agent that was never woken this waits until somebody wakes it.
 
         Args:
             handle: Any agent of this runtime.
@@ -196,7 +197,12 @@ class AgentRuntime:
             last = handle.last_result
             if handle._state is State.CLOSED:
                 return last or core.result_locked(handle, End("closed", "closed"))
-            if handle._run is None and last is not None:
+            if handle._parked is not None:
+                # Which of several requests is the first may have changed. Where all have been
+                # answered the turn is about to go on, which is worth waiting for.
+                if core.pending_of_locked(handle) is not None:
+                    return core.result_locked(handle, End("pending"))
+            elif handle._run is None and last is not None:
                 return last
             future = core.new_future_locked(handle)
         return self._wait(handle, future, timeout)

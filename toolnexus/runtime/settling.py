@@ -107,9 +107,8 @@ class Settling:
             status=end.status,
             usage=Usage() if turn is None else turn.usage,
             error=end.text if end.status == "error" else None,
-            handle_id=handle.id,
         )
-        effects.add(Meter(sink, handle.id).emit, lambda _: event)
+        effects.add(Meter(sink, handle.id).emit, lambda: event)
 
     def _wake_again_locked(self, run: Run, end: End, effects: Effects) -> None:
         """Start the turn that a bare wake of a running handle asked for."""

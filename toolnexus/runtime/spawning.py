@@ -16,7 +16,8 @@ from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.effects import Effects
-from toolnexus.runtime.handle import Ack, FailedTurn, Handle, Posted, Spawn
+from toolnexus.runtime.handle import Ack, FailedTurn, Handle, Spawn
+from toolnexus.runtime.inbox import Posted
 from toolnexus.runtime.run import Run, current_run
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause, State

@@ -8,7 +8,8 @@ from typing import Any, Final, TypeAlias
 
 from toolnexus.codec import JsonValue
 from toolnexus.messages import Message, ToolCall, Usage
-from toolnexus.wire.base import ModelReply, ModelRequest, ToolDeclaration
+from toolnexus.toolspec import ToolDeclaration
+from toolnexus.wire.base import ModelReply, ModelRequest
 from toolnexus.wire.calls import (
     WireIds,
     arguments_object,

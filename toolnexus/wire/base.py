@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
 
 from toolnexus.codec import JsonValue
 from toolnexus.messages import Message, ToolCall, Usage
-
-
-class ToolDeclaration(Protocol):
-    """The part of a tool that a model is told about."""
-
-    @property
-    def name(self) -> str:
-        """The tool's name."""
-
-    @property
-    def description(self) -> str:
-        """What the model reads to choose the tool."""
-
-    @property
-    def input_schema(self) -> Mapping[str, JsonValue]:
-        """JSON Schema of the arguments."""
+from toolnexus.toolspec import ToolDeclaration
 
 
 @attrs.frozen(kw_only=True)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from toolnexus.codec import dumps
+from toolnexus.codec import dumps, loads
 from toolnexus.toolspec import NAME_CHARS, sanitize
 from toolnexus.wire.content import json_text
 
@@ -92,22 +90,6 @@ def arguments_text(received: object) -> str:
     return "" if received is None else json_text(received)
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is too large a number")
-    return number
-
-
-# Made once: json.loads builds a decoder per call when it is given hooks, which doubles the
-# cost of a long transcript. Infinity (also as 1e999) could be parsed but not sent again.
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-
-
 def arguments_object(arguments: str) -> dict[str, Any]:
     """Return stored arguments as an object; malformed ones inside `MALFORMED_KEY`.
 
@@ -129,7 +111,7 @@ def portable_arguments(arguments: str) -> str:
 
 def _parsed(arguments: str) -> dict[str, Any] | None:
     try:
-        value = _DECODER.decode(arguments)
+        value = loads(arguments)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
