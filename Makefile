@@ -40,7 +40,7 @@ bench: $(VENV)/.made-dev  ## ratios against what a careful user would write by h
 	$(RUN) tests.bench
 
 crash: $(VENV)/.made-dev  ## long suites: races and properties with many more examples
-	HYPOTHESIS_PROFILE=long $(RUN) pytest -q tests/machine tests/threads
+	HYPOTHESIS_PROFILE=long $(RUN) pytest -q --timeout 3600 tests/machine tests/threads
 
 # The package is built with the environment's own setuptools: the build then fetches nothing,
 # and once the packages are there all of this works offline.
