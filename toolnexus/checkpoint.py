@@ -30,6 +30,7 @@ _CALL_KEYS: Final = (
     "answer",
     "result",
     "child",
+    "gate",
 )
 _KEYS: Final = ("schema", "run", "base", "messages", "calls", "turns", "usage", "toolCalls")
 
@@ -51,6 +52,7 @@ class CallState:
         answer: Accepted, and not yet consumed by an execution; None else.
         result: The final result; None until `done`.
         child: Id of the handle that a delegating call runs; None for other calls.
+        gate: Position of the before-hook that asked `request`; None where the tool asked.
     """
 
     id: str
@@ -63,6 +65,7 @@ class CallState:
     answer: Answer | None = None
     result: ToolResult | None = attrs.field(default=None, repr=False)
     child: str | None = None
+    gate: int | None = None
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return JSON; absent optionals are left out."""
@@ -79,6 +82,7 @@ class CallState:
             "answer": self.answer and self.answer.to_dict(),
             "result": self.result and self.result.to_dict(),
             "child": self.child,
+            "gate": self.gate,
         }
         out.update((key, value) for key, value in optional.items() if value is not None)
         return out
@@ -108,6 +112,7 @@ class CallState:
             answer=None if answer is None else Answer.from_dict(answer),
             result=None if result is None else ToolResult.from_dict(result),
             child=data.get("child"),
+            gate=data.get("gate"),
         )
 
 

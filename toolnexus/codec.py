@@ -81,6 +81,15 @@ _body_encoder: Final = json.JSONEncoder(
 _decoder: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
 
 
+def copy(value: JsonValue) -> JsonValue:
+    """Return a JSON value that shares nothing that may change with `value`."""
+    if isinstance(value, dict):
+        return {key: copy(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [copy(item) for item in value]
+    return value
+
+
 def check_json(value: object, where: str) -> None:
     """Raise unless `value` is JSON to the letter (string keys, finite numbers, no tuples lost).
 

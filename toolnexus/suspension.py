@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from toolnexus.codec import JsonValue, check_json, refuse_unknown
+from toolnexus.codec import JsonValue, check_json, copy, refuse_unknown
 from toolnexus.errors import WireFormatError
 
 _REQUEST_KEYS: Final = ("id", "kind", "prompt", "url", "data", "expiresAt")
@@ -55,15 +55,17 @@ def _require_bool(instance: object, attribute: attrs.Attribute[Any], value: obje
 def _require_aware(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is None:
         return
+    place = f"{type(instance).__name__}.{attribute.name}"
     if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise WireFormatError(
-            f"{type(instance).__name__}.{attribute.name} must be a datetime with a time zone, "
-            f"not {value!r}"
-        )
+        raise WireFormatError(f"{place} must be a datetime with a time zone, not {value!r}")
+    try:
+        value.astimezone(timezone.utc)
+    except OverflowError:
+        raise WireFormatError(f"{place} is no time in UTC: {value!r}; None is never") from None
 
 
 def _own_copy(data: Mapping[str, JsonValue] | None) -> Mapping[str, JsonValue] | None:
-    return dict(data) if isinstance(data, Mapping) else data
+    return copy(dict(data)) if isinstance(data, Mapping) else data
 
 
 def _require_object(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -92,7 +94,7 @@ class Request:
     prompt: str = attrs.field(validator=require_text)
     url: str | None = attrs.field(default=None, validator=_optional_text)
     data: Mapping[str, JsonValue] | None = attrs.field(
-        default=None, converter=_own_copy, validator=_require_object
+        default=None, converter=_own_copy, validator=_require_object, repr=False
     )
     expires_at: datetime | None = attrs.field(default=None, validator=_require_aware)
     id: str = attrs.field(factory=new_request_id, kw_only=True, validator=_require_id)
@@ -139,7 +141,7 @@ class Answer:
 
     id: str = attrs.field(validator=_require_id)
     ok: bool = attrs.field(validator=_require_bool)
-    data: JsonValue = attrs.field(default=None, repr=False)
+    data: JsonValue = attrs.field(default=None, converter=copy, repr=False)
     reason: str | None = attrs.field(default=None, validator=_optional_text)
 
     @data.validator

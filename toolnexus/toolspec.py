@@ -86,7 +86,9 @@ class ToolResult:
     @property
     def request(self) -> Request | None:
         """The request this result waits on; None for a result that is final."""
-        pending = self.metadata.get("pending") if self.metadata else None
+        if not isinstance(self.metadata, Mapping):
+            return None
+        pending = self.metadata.get("pending")
         return pending if isinstance(pending, Request) else None
 
     def to_dict(self) -> dict[str, JsonValue]:

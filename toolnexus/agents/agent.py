@@ -278,6 +278,13 @@ class AgentTool:
         for run in parked:
             run.close()
 
+    def give_up(self, key: str) -> None:
+        """End the run that the call with this idempotency key has left parked."""
+        with self._lock:
+            run = self._parked.pop(key, None)
+        if run is not None:
+            run.close()
+
     def execute(self, args: dict[str, JsonValue], ctx: ToolContext) -> ToolResult:
         """Run the agent, or go on with the run that this call had parked."""
         if ctx.delegate is not None:

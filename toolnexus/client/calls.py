@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import contextvars
 import logging
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
-from toolnexus import codec
-from toolnexus.checkpoint import CallState
-from toolnexus.client.metrics import MetricEvent
-from toolnexus.codec import JsonValue
-from toolnexus.errors import Cancelled, WireFormatError
-from toolnexus.messages import ToolCall
-from toolnexus.schema import faults, misfit_text, parse_arguments
+from toolnexus.client.execution import Execution, execute_call
+from toolnexus.errors import Cancelled
 from toolnexus.suspension import Answer, Request, format_time
-from toolnexus.toolspec import Tool, ToolContext, ToolResult, failure_text, handles_decline
+from toolnexus.toolspec import ToolResult, failure_text
 from toolnexus.workers import Job
 
 if TYPE_CHECKING:
@@ -81,7 +73,7 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
         return  # not started: the settled transcript says so
     call = turn.start(index)
     try:
-        result = _decide(turn, index, call, kit)
+        done = execute_call(turn, index, call, kit)
     except CallStalled:
         turn.stall(index)
         return
@@ -89,34 +81,46 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
         return  # in flight when the run was stopped: the settled transcript says so
     except Exception as error:
         logger.exception("call %s of tool %s failed", call.id, call.name)
-        result = ToolResult.error(f"the call failed: {type(error).__name__}: {error}")
-    request = result.request
+        done = Execution(ToolResult.error(f"the call failed: {failure_text(error)}"))
+    request = done.result.request
     if request is None:
-        turn.finish(index, result)
+        turn.finish(index, done.result)
         return
     if turn.calls[index].child is None:
         request = kit.host.surface(request)
-    turn.open(index, request, format_time(kit.clock.now()))
+    turn.open(index, request, format_time(kit.clock.now()), done.gate)
 
 
 def _interpret(turn: Turn, index: int, kit: Kit) -> None:
-    """Offer an open call's question to `wait_for`; its answer is executed here, once."""
-    call = turn.calls[index]
-    request = call.request
-    assert request is not None  # noqa: S101 - an open call has one
-    interpreter = kit.host.ask_inline(request)
-    if interpreter is None:
-        return
-    answer = _ask_inline(interpreter, request)
-    kit.host.answered_inline(request, answer)
-    kit.cancel.raise_if_cancelled()
-    turn.answer(index, answer)
-    call = turn.start(index)
-    result = _decide(turn, index, call, kit)
-    again = result.request
-    if again is not None:
-        result = ToolResult.error(f"unresolved: {again.prompt}")
-    turn.finish(index, result)
+    """Offer an open call's question to `wait_for`, and go on with what that says.
+
+    A question of the tool's own is answered once: a second one is left unresolved. A hook's
+    question is another matter than the tool's, so both may be asked.
+    """
+    while True:
+        call = turn.calls[index]
+        request = call.request
+        if call.status != "open" or request is None:
+            return
+        interpreter = kit.host.ask_inline(request)
+        if interpreter is None:
+            return
+        answer = _ask_inline(interpreter, request)
+        kit.host.answered_inline(request, answer)
+        kit.cancel.raise_if_cancelled()
+        turn.answer(index, answer)
+        _run_call(turn, index, kit)
+        again = turn.calls[index]
+        if again.status == "open" and call.gate is None and again.request is not None:
+            _give_up(turn, index, kit)
+            turn.finish(index, ToolResult.error(f"unresolved: {again.request.prompt}"))
+
+
+def _give_up(turn: Turn, index: int, kit: Kit) -> None:
+    """Tell a tool that holds something for an open call that nobody will answer it."""
+    give_up = getattr(kit.tools.get(turn.calls[index].name), "give_up", None)
+    if callable(give_up):
+        give_up(turn.key_of(index))
 
 
 def _ask_inline(interpreter: Callable[[Request], object], request: Request) -> Answer:
@@ -132,155 +136,3 @@ def _ask_inline(interpreter: Callable[[Request], object], request: Request) -> A
         logger.warning("wait_for gave no Answer to the request it was asked; declined")
         return Answer(request.id, ok=False, reason="wait_for answered something else")
     return answer
-
-
-def _decide(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolResult:
-    """Return the result of one execution of `call`, or of the reason not to execute it."""
-    tool = kit.tools.get(call.name)
-    if tool is None:
-        gone = "" if call.attempt == 0 else " (no longer available)"
-        return ToolResult.error(f"Unknown tool: {call.name}{gone}")
-    if call.attempt == 0:
-        refused = kit.host.reserve_call()
-        if refused is not None:
-            return ToolResult.error(f"not executed: budget exhausted ({refused})")
-    elif call.answer is not None and not call.answer.ok and not handles_decline(tool):
-        return _declined(call)
-    args = parse_arguments(call.arguments, tool.input_schema)
-    if isinstance(args, str):
-        return ToolResult.error(args)
-    if not getattr(tool, "checks_arguments", False):
-        problems = faults(args, tool.input_schema)
-        if problems:
-            return ToolResult.error(misfit_text(problems, tool.input_schema))
-    return _execute(turn, index, call, tool, args, kit)
-
-
-def _declined(call: CallState) -> ToolResult:
-    """Return what the model reads when a person said no; nothing was executed."""
-    answer, request = call.answer, call.request
-    assert answer is not None and request is not None  # noqa: S101, PT018 - an answered call
-    text = f"declined/expired: {request.prompt}"
-    said = [answer.reason] if answer.reason else []
-    if isinstance(answer.data, Mapping) and isinstance(answer.data.get("message"), str):
-        said.append(answer.data["message"])
-    if said:
-        text += f" ({': '.join(said)})"
-    return ToolResult(text, is_error=True)
-
-
-def _execute(
-    turn: Turn, index: int, call: CallState, tool: Tool, args: dict[str, JsonValue], kit: Kit
-) -> ToolResult:
-    as_asked = ToolCall(call.id, call.name, call.arguments)
-    context = _context(turn, index, call, kit)
-    began = kit.clock.monotonic()
-    result: ToolResult | None = None
-    if call.attempt == 0 and kit.hooks.before_tool:
-        verdict = _before_tool(as_asked, args, context, kit)
-        if isinstance(verdict, ToolResult):
-            result = verdict
-        elif verdict is not args:
-            args = verdict
-            turn.rewrite(index, codec.dumps(args))
-    if result is None:
-        result = _call_tool(tool, args, context)
-    final = result
-    kit.meter.emit(
-        lambda: MetricEvent(
-            kind="tool",
-            ms=(kit.clock.monotonic() - began) * 1000,
-            tool=call.name,
-            source=tool.source,
-            is_error=final.is_error,
-            pending=final.request is not None,
-            error=final.output if final.is_error else None,
-        )
-    )
-    if result.request is None:
-        for after in kit.hooks.after_tool:
-            result = _after_tool(after, as_asked, args, result)
-    return result
-
-
-def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
-    deadline = None
-    if kit.cancel.deadline is not None:
-        left = kit.cancel.deadline - kit.clock.monotonic()
-        deadline = kit.clock.now() + timedelta(seconds=left)
-    return ToolContext(
-        answer=call.answer,
-        cancel=kit.cancel,
-        call_id=call.id,
-        attempt=call.attempt + 1,
-        idempotency_key=f"{turn.run}-{turn.turns}-{index}",
-        handle_id=kit.host.handle_id,
-        deadline=deadline,
-        delegate=kit.host.delegate_for(turn, index),
-    )
-
-
-def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-    try:
-        result = tool.execute(args, context)
-    except Exception as error:
-        if isinstance(error, Cancelled) and context.cancel.is_cancelled:
-            raise
-        logger.exception("tool %s failed", tool.name)
-        return ToolResult.error(failure_text(error))
-    if isinstance(result, str):
-        return ToolResult.ok(result)
-    if not isinstance(result, ToolResult):
-        return ToolResult.error(
-            f"tool {tool.name} gave {type(result).__name__} where a ToolResult was due; "
-            "it may have taken effect"
-        )
-    return _storable(tool, result)
-
-
-def _storable(tool: Tool, result: ToolResult) -> ToolResult:
-    """Return `result` without metadata that could not be stored."""
-    if result.metadata and result.request is None:
-        try:
-            codec.check_json(result.metadata, "metadata")
-        except WireFormatError:
-            logger.warning("tool %s: metadata that is not JSON was dropped", tool.name)
-            return attrs.evolve(result, metadata=None)
-    return result
-
-
-def _before_tool(
-    call: ToolCall, args: dict[str, JsonValue], context: ToolContext, kit: Kit
-) -> dict[str, JsonValue] | ToolResult:
-    """Run the before-hooks; a gate that fails stays shut."""
-    for before in kit.hooks.before_tool:
-        try:
-            verdict = before(call, args, context)
-            if verdict is not None and not isinstance(verdict, ToolResult):
-                args = dict(verdict)
-                codec.check_json(args, "arguments from before_tool")
-        except Exception as error:
-            logger.exception("before_tool hook failed; the call is not executed")
-            return ToolResult.error(
-                f"not executed: a before_tool hook failed ({type(error).__name__})"
-            )
-        if isinstance(verdict, ToolResult):
-            return verdict
-    return args
-
-
-def _after_tool(
-    after: Callable[..., ToolResult | None],
-    call: ToolCall,
-    args: Mapping[str, JsonValue],
-    result: ToolResult,
-) -> ToolResult:
-    try:
-        changed = after(call, args, result)
-    except Exception as error:
-        logger.exception("after_tool hook failed; the output is withheld")
-        return ToolResult.error(
-            f"the tool ran, but an after_tool hook failed ({type(error).__name__}); "
-            "its output is withheld"
-        )
-    return changed if isinstance(changed, ToolResult) else result

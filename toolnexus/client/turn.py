@@ -96,12 +96,18 @@ class Turn:
             self.calls[index] = attrs.evolve(call, status="started", attempt=call.attempt + 1)
             return call
 
+    def key_of(self, index: int) -> str:
+        """Return the text that is the same for every execution of a call, and of no other."""
+        return f"{self.run}-{self.turns}-{index}"
+
     def rewrite(self, index: int, arguments: str) -> None:
         """Keep the arguments that are executed where a hook changed them."""
         with self.lock:
             self.calls[index] = attrs.evolve(self.calls[index], arguments=arguments)
 
-    def open(self, index: int, request: Request, asked_at: str) -> None:
+    def open(
+        self, index: int, request: Request, asked_at: str, gate: int | None = None
+    ) -> None:
         """Park a call on a question.
 
         A tool that gives every question the same id gets another id for the next one: an
@@ -113,7 +119,7 @@ class Turn:
             if call.child is None and request.id in in_use:
                 request = attrs.evolve(request, id=new_request_id())
             self.calls[index] = attrs.evolve(
-                call, status="open", request=request, asked_at=asked_at, answer=None
+                call, status="open", request=request, asked_at=asked_at, answer=None, gate=gate
             )
 
     def attach(self, index: int, child: str) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from toolnexus import codec
 from toolnexus.checkpoint import CallState, Checkpoint
 from toolnexus.errors import AlreadyAnswered, NothingSuspended, UnknownRequest
+from toolnexus.keywords import same_json
 from toolnexus.suspension import Answer, new_request_id
 
 if TYPE_CHECKING:
@@ -116,5 +116,5 @@ class RequestBook:
 
 
 def _says_the_same(first: Answer, second: Answer) -> bool:
-    """Compare what counts. Through JSON, because True equals 1 in Python."""
-    return first.ok is second.ok and codec.dumps(first.data) == codec.dumps(second.data)
+    """Compare what counts. As JSON: True equals 1 in Python only, 1.0 equals 1 in both."""
+    return first.ok is second.ok and same_json(first.data, second.data)

@@ -1,0 +1,227 @@
+"""One execution of one tool call: the gates before it, the tool, what is made of its result."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import attrs
+
+from toolnexus import codec
+from toolnexus.checkpoint import CallState
+from toolnexus.client.metrics import MetricEvent
+from toolnexus.codec import JsonValue
+from toolnexus.errors import Cancelled, WireFormatError
+from toolnexus.messages import ToolCall
+from toolnexus.schema import faults, misfit_text, parse_arguments
+from toolnexus.toolspec import Tool, ToolContext, ToolResult, failure_text, handles_decline
+
+if TYPE_CHECKING:
+    from toolnexus.client.loop import Kit
+    from toolnexus.client.turn import Turn
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Execution:
+    """What an execution gave.
+
+    Attributes:
+        result: Final, or the question that the call suspends on.
+        gate: Position of the hook that asked the question; None where the tool did.
+    """
+
+    result: ToolResult
+    gate: int | None = None
+
+
+def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution:
+    """Execute `call`, or say why not.
+
+    Args:
+        turn: The turn it belongs to; keeps the arguments that a hook rewrites.
+        index: Its position there.
+        call: As it was before this execution, its accepted answer included.
+        kit: What the run works with.
+    """
+    tool = kit.tools.get(call.name)
+    if tool is None:
+        gone = "" if call.attempt == 0 else " (no longer available)"
+        return Execution(ToolResult.error(f"Unknown tool: {call.name}{gone}"))
+    if call.attempt == 0:
+        refused = kit.host.reserve_call()
+        if refused is not None:
+            return Execution(ToolResult.error(f"not executed: budget exhausted ({refused})"))
+    elif _is_refused(call, tool):
+        return Execution(_declined(call))
+    args = parse_arguments(call.arguments, tool.input_schema)
+    if isinstance(args, str):
+        return Execution(ToolResult.error(args))
+    return _misfit(tool, args) or _run(turn, index, call, tool, args, kit)
+
+
+def _is_refused(call: CallState, tool: Tool) -> bool:
+    """Whether a person said no; a tool may ask to hear its own no, never a hook's."""
+    if call.answer is None or call.answer.ok:
+        return False
+    return call.gate is not None or not handles_decline(tool)
+
+
+def _declined(call: CallState) -> ToolResult:
+    """Return what the model reads when a person said no; nothing was executed."""
+    answer, request = call.answer, call.request
+    assert answer is not None and request is not None  # noqa: S101, PT018 - an answered call
+    text = f"declined/expired: {request.prompt}"
+    said = [answer.reason] if answer.reason else []
+    if isinstance(answer.data, Mapping) and isinstance(answer.data.get("message"), str):
+        said.append(answer.data["message"])
+    if said:
+        text += f" ({': '.join(said)})"
+    return ToolResult(text, is_error=True)
+
+
+def _misfit(tool: Tool, args: dict[str, JsonValue]) -> Execution | None:
+    """Return the error for arguments that do not fit; None where they do."""
+    if getattr(tool, "checks_arguments", False):
+        return None
+    problems = faults(args, tool.input_schema)
+    if not problems:
+        return None
+    return Execution(ToolResult.error(misfit_text(problems, tool.input_schema)))
+
+
+def _run(
+    turn: Turn, index: int, call: CallState, tool: Tool, args: dict[str, JsonValue], kit: Kit
+) -> Execution:
+    as_asked = ToolCall(call.id, call.name, call.arguments)
+    context = _context(turn, index, call, kit)
+    began = kit.clock.monotonic()
+    passed = _pass_gates(as_asked, args, context, call, kit)
+    if isinstance(passed, Execution):
+        done = passed
+    else:
+        if passed is not args:
+            args = passed
+            turn.rewrite(index, codec.dumps(args))
+        done = _misfit(tool, args) or Execution(_call_tool(tool, args, context))
+    result = done.result
+    kit.meter.emit(
+        lambda: MetricEvent(
+            kind="tool",
+            ms=(kit.clock.monotonic() - began) * 1000,
+            tool=call.name,
+            source=tool.source,
+            is_error=result.is_error,
+            pending=result.request is not None,
+            error=result.output if result.is_error else None,
+        )
+    )
+    if result.request is not None:
+        return done
+    for after in kit.hooks.after_tool:
+        result = _after_tool(after, as_asked, args, result)
+    return Execution(result)
+
+
+def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
+    deadline = None
+    if kit.cancel.deadline is not None:
+        left = kit.cancel.deadline - kit.clock.monotonic()
+        deadline = kit.clock.now() + timedelta(seconds=left)
+    return ToolContext(
+        # A yes to a hook's question is no answer to one of the tool's.
+        answer=call.answer if call.gate is None else None,
+        cancel=kit.cancel,
+        call_id=call.id,
+        attempt=call.attempt + 1,
+        idempotency_key=turn.key_of(index),
+        handle_id=kit.host.handle_id,
+        deadline=deadline,
+        delegate=kit.host.delegate_for(turn, index),
+    )
+
+
+def _pass_gates(
+    as_asked: ToolCall,
+    args: dict[str, JsonValue],
+    context: ToolContext,
+    call: CallState,
+    kit: Kit,
+) -> dict[str, JsonValue] | Execution:
+    """Run the before-hooks that have not let the call pass yet.
+
+    All of them before its first execution; those behind the one that asked, once its question
+    is answered; none on a retry that the tool asked for.
+
+    Returns:
+        The arguments to execute with, or the execution that a hook put in its place.
+    """
+    if call.attempt > 0 and call.gate is None:
+        return args
+    first = 0 if call.gate is None else call.gate + 1
+    for position, before in enumerate(kit.hooks.before_tool[first:], first):
+        try:
+            # A copy: what is executed is what a hook returned, not what it scribbled on.
+            verdict = before(as_asked, codec.copy(args), context)
+            if verdict is not None and not isinstance(verdict, ToolResult):
+                codec.check_json(verdict, "arguments from before_tool")
+                args = codec.copy(dict(verdict))
+        except Exception as error:
+            # A gate that fails stays shut.
+            logger.exception("before_tool hook failed; the call is not executed")
+            text = f"not executed: a before_tool hook failed ({type(error).__name__})"
+            return Execution(ToolResult.error(text))
+        if isinstance(verdict, ToolResult):
+            return Execution(verdict, position if verdict.request is not None else None)
+    return args
+
+
+def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+    try:
+        result = tool.execute(args, context)
+    except Exception as error:
+        if isinstance(error, Cancelled) and context.cancel.is_cancelled:
+            raise
+        logger.exception("tool %s failed", tool.name)
+        return ToolResult.error(failure_text(error))
+    if isinstance(result, str):
+        return ToolResult.ok(result)
+    if not isinstance(result, ToolResult):
+        return ToolResult.error(
+            f"tool {tool.name} gave {type(result).__name__} where a ToolResult was due; "
+            "it may have taken effect"
+        )
+    return _storable(tool, result)
+
+
+def _storable(tool: Tool, result: ToolResult) -> ToolResult:
+    """Return `result` without metadata that could not be stored."""
+    if result.metadata and result.request is None:
+        try:
+            if not isinstance(result.metadata, Mapping):
+                raise WireFormatError("metadata must be an object")
+            codec.check_json(result.metadata, "metadata")
+        except WireFormatError as error:
+            logger.warning("tool %s: metadata was dropped: %s", tool.name, error)
+            return attrs.evolve(result, metadata=None)
+    return result
+
+
+def _after_tool(
+    after: Callable[..., ToolResult | None],
+    call: ToolCall,
+    args: Mapping[str, JsonValue],
+    result: ToolResult,
+) -> ToolResult:
+    try:
+        changed = after(call, args, result)
+    except Exception as error:
+        logger.exception("after_tool hook failed; the output is withheld")
+        return ToolResult.error(
+            f"the tool ran, but an after_tool hook failed ({type(error).__name__}); "
+            "its output is withheld"
+        )
+    return changed if isinstance(changed, ToolResult) else result
