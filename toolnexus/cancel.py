@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from toolnexus.clock import Clock, Signal
 from toolnexus.errors import Cancelled
@@ -19,15 +19,24 @@ class CancelToken:
     Thread-safe.
     """
 
-    __slots__ = ("_callbacks", "_clock", "_late", "_lock", "_reason", "deadline")
+    __slots__ = (
+        "_callbacks",
+        "_clock",
+        "_late",
+        "_lock",
+        "_reason",
+        "_urgent",
+        "deadline",
+    )
 
     def __init__(self) -> None:
         self.deadline: float | None = None
         self._clock: Clock | None = None
         self._late = ""
-        # Guards _callbacks and the flip of _reason from None to a text.
+        # Guards the callbacks and the flip of _reason from None to a text.
         self._lock = threading.Lock()
         self._reason: str | None = None
+        self._urgent: list[Callable[[], object]] = []
         self._callbacks: list[Callable[[], object]] = []
 
     def set_deadline(self, clock: Clock, instant: float, reason: str) -> None:
@@ -37,6 +46,11 @@ class CancelToken:
         at that instant; whoever sets the deadline sees to that.
         """
         self._clock, self.deadline, self._late = clock, instant, reason
+
+    @property
+    def late_reason(self) -> str:
+        """What passing the deadline throws the switch with."""
+        return self._late
 
     @property
     def is_late(self) -> bool:
@@ -63,17 +77,26 @@ class CancelToken:
         Returns:
             True for the call that threw it, False for every later one.
         """
+        callbacks = self.throw(reason)
+        if callbacks is None:
+            return False
+        run_callbacks(callbacks)
+        return True
+
+    def throw(self, reason: str) -> list[Callable[[], object]] | None:
+        """Throw the switch and run the urgent callbacks only.
+
+        Returns:
+            The other callbacks, for the caller to run; None where it was thrown before.
+        """
         with self._lock:
             if self._reason is not None:
-                return False
+                return None
             self._reason = reason
+            urgent, self._urgent = self._urgent, []
             callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception:
-                logger.exception("a cancel callback failed")
-        return True
+        run_callbacks(urgent)
+        return callbacks
 
     def raise_if_cancelled(self) -> None:
         """Raise `Cancelled` once the switch is thrown or the deadline has passed."""
@@ -83,8 +106,14 @@ class CancelToken:
         if self._reason is not None:
             raise Cancelled(self._reason)
 
-    def on_cancel(self, callback: Callable[[], object]) -> Callable[[], None]:
+    def on_cancel(
+        self, callback: Callable[[], object], *, is_urgent: bool = False
+    ) -> Callable[[], None]:
         """Run `callback` when the token is cancelled; at once if it already is.
+
+        Args:
+            callback: What to run, on the cancelling thread.
+            is_urgent: Whether it goes before the others, whose code may be slow.
 
         Returns:
             A function that takes the callback back. It may run once more concurrently with a
@@ -92,7 +121,7 @@ class CancelToken:
         """
         with self._lock:
             if self._reason is None:
-                self._callbacks.append(callback)
+                (self._urgent if is_urgent else self._callbacks).append(callback)
                 return lambda: self._forget(callback)
         callback()
         return _nothing
@@ -100,7 +129,7 @@ class CancelToken:
     def wait(self, clock: Clock, timeout: float) -> bool:
         """Sleep for `timeout` seconds; wake at once, and return True, when cancelled."""
         signal = Signal()
-        forget = self.on_cancel(signal.set)
+        forget = self.on_cancel(signal.set, is_urgent=True)
         try:
             return clock.wait(signal, timeout)
         finally:
@@ -108,8 +137,27 @@ class CancelToken:
 
     def _forget(self, callback: Callable[[], object]) -> None:
         with self._lock:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
+            for callbacks in (self._urgent, self._callbacks):
+                if callback in callbacks:
+                    callbacks.remove(callback)
+
+
+def run_callbacks(callbacks: Iterable[Callable[[], object]]) -> None:
+    """Run cancel callbacks; what one raises is logged and the others still run.
+
+    Raises:
+        BaseException: A SystemExit or the like out of one, once all have run.
+    """
+    ending: BaseException | None = None
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception:
+            logger.exception("a cancel callback failed")
+        except BaseException as error:  # noqa: BLE001 - raised below, after the others
+            ending = error
+    if ending is not None:
+        raise ending
 
 
 def _nothing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -12,8 +12,15 @@ from toolnexus.errors import ConfigError
 Check: TypeAlias = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
+MOST: Final = 2**31 - 1
+"""The largest number an option may be: as milliseconds 24 days, which every clock can add."""
+
+
 def whole_from(least: int) -> Check:
-    """Return a check for a whole number from `least`; None passes where it is the default."""
+    """Return a check for a whole number from `least` to `MOST`.
+
+    None passes where it is the default.
+    """
 
     def check(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
         if value is None and attribute.default is None:
@@ -23,6 +30,8 @@ def whole_from(least: int) -> Check:
                 f"{_place(instance, attribute)} must be a whole number from {least}, "
                 f"not {value!r}"
             )
+        if value > MOST:
+            raise ConfigError(f"{_place(instance, attribute)} must be at most {MOST}")
 
     return check
 

@@ -13,6 +13,9 @@ from toolnexus.errors import WireFormatError
 JsonValue: TypeAlias = Any
 """A value that `json` writes without loss: None, bool, int, float, str, list, dict of str."""
 
+NESTING_MAX: Final = 200
+"""How deep JSON from outside may nest: what is kept is walked again, on a deeper stack."""
+
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -57,9 +60,26 @@ def loads(text: str | bytes) -> JsonValue:
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig")
     try:
-        return _decoder.decode(text)
+        value = _decoder.decode(text)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
+    if text.count("[") + text.count("{") > NESTING_MAX and _is_too_deep(value):
+        raise ValueError(f"JSON nested more than {NESTING_MAX} levels deep")
+    return value
+
+
+def _is_too_deep(value: JsonValue) -> bool:
+    level = [value]
+    for _ in range(NESTING_MAX):
+        level = [
+            item
+            for one in level
+            if isinstance(one, (dict, list))
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _refuse_constant(name: str) -> None:
@@ -82,8 +102,11 @@ _decoder: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_c
 
 
 def copy(value: JsonValue) -> JsonValue:
-    """Return a JSON value that shares nothing that may change with `value`."""
-    if isinstance(value, dict):
+    """Return a JSON value that shares nothing that may change with `value`.
+
+    Any mapping becomes a dict, any tuple a list.
+    """
+    if isinstance(value, Mapping):
         return {key: copy(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [copy(item) for item in value]

@@ -11,6 +11,7 @@ import ssl
 import threading
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 import requests
@@ -109,10 +110,14 @@ class Transport:
         """
         flight = Flight()
         outer = current_flight.set(flight)
-        forget = cancel.on_cancel(flight.abort)
+        forget = cancel.on_cancel(flight.abort, is_urgent=True)
         try:
             cancel.raise_if_cancelled()
             return self._send(url, headers, body, patience)
+        except _CutOff as error:
+            cancel.raise_if_cancelled()
+            # Not sent again: the provider has answered, and will bill for it.
+            raise LlmError(f"LLM request to {_host_of(url)}: the reply broke off") from error
         except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as error:
             cancel.raise_if_cancelled()
             raise _network_error(url, error) from None
@@ -164,7 +169,7 @@ class Transport:
                     raise
                 self._forget_route(url)
                 continue
-            content = bytes(response.read(decode_content=True))
+            content = _body_of(response)
             if self._given is not None and "set-cookie" in response.headers:
                 extract_cookies_to_jar(  # type: ignore[no-untyped-call]  # requests
                     session.cookies, route.request, response
@@ -229,6 +234,20 @@ class Transport:
             self._routes.pop(url, None)
 
 
+class _CutOff(Exception):
+    """A successful reply broke off after its header."""
+
+
+def _body_of(response: Any) -> bytes:
+    """Read a body; of one that breaks off only an error's is done without."""
+    try:
+        return bytes(response.read(decode_content=True))
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        if response.status < 300:
+            raise _CutOff from error
+        return b""
+
+
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
@@ -271,8 +290,7 @@ def _find_route(
 
 
 def _network_error(url: str, error: Exception) -> LlmError:
-    host = urllib3.util.parse_url(url).netloc or url
-    host = host.rpartition("@")[2]
+    host = _host_of(url)
     reason = _first_cause(error)
     if isinstance(reason, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
         # Not retried: the provider may be at work on it, and will bill for it.
@@ -286,6 +304,11 @@ def _network_error(url: str, error: Exception) -> LlmError:
         f"LLM request to {host} failed: {type(reason).__name__}{said}",
         retryable=not isinstance(reason, ValueError),
     )
+
+
+def _host_of(url: str) -> str:
+    """Return host and port of a URL, without anybody's password."""
+    return urlsplit(url).netloc.rpartition("@")[2] or "?"
 
 
 def _first_cause(error: Exception) -> Exception:

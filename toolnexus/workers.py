@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -147,7 +148,11 @@ class WorkerPool:
     def _work(self) -> None:
         condition = self._condition
         while (job := self._next_job(condition)) is not None:
-            job.run_if_unclaimed()
+            try:
+                job.run_if_unclaimed()
+            except BaseException:
+                with contextlib.suppress(BaseException):
+                    logger.exception("a job failed")
             # Not kept while waiting: a finished job may hold a whole transcript.
             del job
 

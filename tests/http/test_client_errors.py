@@ -117,10 +117,19 @@ def test_nobody_listens(make_client: MakeClient, serve: Callable[..., RawServer]
 
 
 @pytest.mark.parametrize(
-    "reply", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{", b"\0\0\r\n"]
+    ("reply", "is_retryable"),
+    [
+        (b"", True),
+        # It was answered, and will be billed.
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{", False),
+        (b"\0\0\r\n", True),
+    ],
 )
 def test_a_connection_that_breaks_off_is_a_network_error(
-    make_client: MakeClient, serve: Callable[..., RawServer], reply: bytes
+    make_client: MakeClient,
+    serve: Callable[..., RawServer],
+    reply: bytes,
+    is_retryable: bool,
 ) -> None:
     def play(peer: Peer) -> None:
         peer.request()
@@ -129,7 +138,7 @@ def test_a_connection_that_breaks_off_is_a_network_error(
     for timeout_ms in (None, 60_000):  # the body is read differently under a deadline
         with pytest.raises(LlmError, match=r"^LLM request to 127\.0\.0\.1") as caught:
             make_client(base_url=serve(play).base_url, timeout_ms=timeout_ms).run("hi")
-        assert caught.value.retryable
+        assert caught.value.retryable is is_retryable
 
 
 def test_silence_longer_than_the_read_timeout_is_not_retried(

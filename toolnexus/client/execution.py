@@ -51,7 +51,7 @@ def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution
     if tool is None:
         gone = "" if call.attempt == 0 else " (no longer available)"
         return Execution(ToolResult.error(f"Unknown tool: {call.name}{gone}"))
-    if call.attempt == 0:
+    if call.attempt == 0 and call.gate is None:
         refused = kit.host.reserve_call()
         if refused is not None:
             return Execution(ToolResult.error(f"not executed: budget exhausted ({refused})"))
@@ -99,14 +99,11 @@ def _run(
     as_asked = ToolCall(call.id, call.name, call.arguments)
     context = _context(turn, index, call, kit)
     began = kit.clock.monotonic()
-    passed = _pass_gates(as_asked, args, context, call, kit)
-    if isinstance(passed, Execution):
-        done = passed
-    else:
-        if passed is not args:
-            args = passed
-            turn.rewrite(index, codec.dumps(args))
-        done = _misfit(tool, args) or Execution(_call_tool(tool, args, context))
+    passed, stopped = _pass_gates(as_asked, args, context, call, kit)
+    if passed is not args:
+        args = passed
+        turn.rewrite(index, codec.dumps(args))
+    done = stopped or _misfit(tool, args) or Execution(_call_tool(tool, args, context))
     result = done.result
     kit.meter.emit(
         lambda: MetricEvent(
@@ -150,17 +147,17 @@ def _pass_gates(
     context: ToolContext,
     call: CallState,
     kit: Kit,
-) -> dict[str, JsonValue] | Execution:
+) -> tuple[dict[str, JsonValue], Execution | None]:
     """Run the before-hooks that have not let the call pass yet.
 
     All of them before its first execution; those behind the one that asked, once its question
     is answered; none on a retry that the tool asked for.
 
     Returns:
-        The arguments to execute with, or the execution that a hook put in its place.
+        The arguments to execute with, and what a hook put in the execution's place, if any did.
     """
     if call.attempt > 0 and call.gate is None:
-        return args
+        return args, None
     first = 0 if call.gate is None else call.gate + 1
     for position, before in enumerate(kit.hooks.before_tool[first:], first):
         try:
@@ -173,10 +170,11 @@ def _pass_gates(
             # A gate that fails stays shut.
             logger.exception("before_tool hook failed; the call is not executed")
             text = f"not executed: a before_tool hook failed ({type(error).__name__})"
-            return Execution(ToolResult.error(text))
+            return args, Execution(ToolResult.error(text))
         if isinstance(verdict, ToolResult):
-            return Execution(verdict, position if verdict.request is not None else None)
-    return args
+            gate = position if verdict.request is not None else None
+            return args, Execution(verdict, gate)
+    return args, None
 
 
 def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> ToolResult:
@@ -201,11 +199,12 @@ def _storable(tool: Tool, result: ToolResult) -> ToolResult:
     """Return `result` without metadata that could not be stored."""
     if result.metadata and result.request is None:
         try:
-            if not isinstance(result.metadata, Mapping):
-                raise WireFormatError("metadata must be an object")
             codec.check_json(result.metadata, "metadata")
-        except WireFormatError as error:
-            logger.warning("tool %s: metadata was dropped: %s", tool.name, error)
+            is_object = isinstance(result.metadata, Mapping)
+        except WireFormatError:
+            is_object = False
+        if not is_object:
+            logger.warning("tool %s: metadata that is no JSON object was dropped", tool.name)
             return attrs.evolve(result, metadata=None)
     return result
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 
+from toolnexus import codec
 from toolnexus.cancel import CancelToken
 from toolnexus.client.calls import run_calls
 from toolnexus.client.hooks import HookChain
 from toolnexus.client.metrics import Meter
-from toolnexus.client.model import Model
+from toolnexus.client.model import Model, RequestRefused
 from toolnexus.clock import Clock
+from toolnexus.errors import ConfigError
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import Tool, ToolResult
 from toolnexus.wire.base import ModelReply, ModelRequest
@@ -21,6 +24,8 @@ from toolnexus.workers import WorkerPool
 if TYPE_CHECKING:
     from toolnexus.client.options import WaitFor
     from toolnexus.client.turn import Turn
+
+logger = logging.getLogger(__name__)
 
 CUT_OFF = "not executed: the reply was cut off by the length limit, so its arguments may be too"
 
@@ -143,33 +148,58 @@ def run_loop(turn: Turn, kit: Kit) -> Outcome:
             if left:
                 return Parked() if "open" in left else Stalled()
             turn.close_calls()
-        limit = _limit(turn, kit)
+        if turn.turns >= kit.max_turns:
+            return OverLimit("maxTurns")
+        limit = kit.host.limit_before_request(turn)
         if limit is not None:
             return OverLimit(limit)
-        reply = _ask(turn, kit)
+        try:
+            reply = _ask(turn, kit)
+        except RequestRefused as refused:
+            return OverLimit(refused.limit)
         if not reply.calls:
             return Finished(reply.text)
 
 
-def _limit(turn: Turn, kit: Kit) -> str | None:
-    if turn.turns >= kit.max_turns:
-        return "maxTurns"
-    return kit.host.limit_before_request(turn)
-
-
 def _ask(turn: Turn, kit: Kit) -> ModelReply:
-    request = ModelRequest(
-        model=kit.model_name,
-        messages=tuple(turn.messages),
-        tools=tuple(kit.tools.values()),
-        system=kit.system,
-        origin=kit.model.origin(kit.model_name),
-        max_tokens=kit.max_tokens,
+    request = _request(turn, kit)
+    reply = kit.model.ask(
+        request,
+        meter=kit.meter,
+        cancel=kit.cancel,
+        allow=lambda: kit.host.limit_before_request(turn),
     )
-    reply = kit.model.ask(request, hooks=kit.hooks, meter=kit.meter, cancel=kit.cancel)
+    # Before the hooks: whatever they do, the reply was paid for and is not lost.
     kit.host.count_reply(reply)
     turn.add_reply(reply)
     if reply.truncated:
         for index in range(len(reply.calls)):
             turn.finish(index, ToolResult.error(CUT_OFF))
+    for after in kit.hooks.after_llm:
+        try:
+            after(request, reply)
+        except Exception:
+            logger.exception("after_llm hook failed")
     return reply
+
+
+def _request(turn: Turn, kit: Kit) -> ModelRequest:
+    """Return the next request, as the before-hooks leave it."""
+    request = ModelRequest(
+        model=kit.model_name,
+        messages=tuple(turn.messages),
+        tools=tuple(kit.tools.values()),
+        system=kit.system,
+        max_tokens=kit.max_tokens,
+    )
+    if kit.hooks.before_llm:
+        # What they change in place changes their copy, and no transcript.
+        request = attrs.evolve(request, messages=codec.copy(request.messages))
+    for before in kit.hooks.before_llm:
+        changed = before(request)
+        if changed is None:
+            continue
+        if not isinstance(changed, ModelRequest):
+            raise ConfigError(f"before_llm gave {changed!r}; return a ModelRequest or None")
+        request = changed
+    return attrs.evolve(request, origin=kit.model.origin(request.model))

@@ -6,17 +6,14 @@ import contextlib
 import logging
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-import attrs
-
 from toolnexus import codec
 from toolnexus.budget import parse_retry_after
 from toolnexus.cancel import CancelToken
-from toolnexus.client.hooks import HookChain
 from toolnexus.client.metrics import Meter, MetricEvent
 from toolnexus.client.options import ClientOptions, find_api_key, secrets_of
 from toolnexus.errors import (
@@ -27,13 +24,20 @@ from toolnexus.errors import (
 from toolnexus.messages import Usage
 from toolnexus.transport import HttpReply, Patience, Transport
 from toolnexus.wire.base import ModelReply, ModelRequest
-from toolnexus.wire.content import json_copy
 from toolnexus.wire.styles import dialect_of
 
 logger = logging.getLogger(__name__)
 
 _PROTECTED: Final = ("messages", "tools", "stream")
 _SECRET: Final = re.compile(r"\b(?:sk|pk|key|org|proj|acct|user|req)[-_][A-Za-z0-9_-]{6,}")
+
+
+class RequestRefused(Exception):
+    """A limit does not allow the request; it was not sent."""
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(limit)
+        self.limit = limit
 
 
 class Gate(Protocol):
@@ -80,63 +84,58 @@ class Model:
         self,
         request: ModelRequest,
         *,
-        hooks: HookChain,
         meter: Meter,
         cancel: CancelToken,
+        allow: Callable[[], str | None],
     ) -> ModelReply:
         """Send one request and read its reply. Blocks; retries by the options' policy.
 
         Raises:
             LlmError: No usable reply.
             Cancelled: `cancel` was thrown, or its deadline has passed.
-            ConfigError: A hook or an option gave something that cannot be sent.
+            ConfigError: An option gave something that cannot be sent.
+            RequestRefused: `allow` named a limit.
         """
-        for before in hooks.before_llm:
-            changed = before(request)
-            if changed is not None:
-                request = self._checked(changed)
         clock = self._options.clock
         began = clock.monotonic()
         usage, error = Usage(), "ended with its thread"
+        is_sent = True
         try:
-            reply = self._ask_with_retries(request, self._body(request), cancel)
+            reply = self._ask_with_retries(request, self._body(request), cancel, allow)
             usage, error = reply.usage, ""
+        except RequestRefused:
+            is_sent = False
+            raise
         except Exception as failure:
             error = str(failure)
             raise
         finally:
-            meter.emit(
-                lambda: MetricEvent(
-                    kind="llm",
-                    ms=(clock.monotonic() - began) * 1000,
-                    model=request.model,
-                    status="error" if error else "ok",
-                    usage=usage,
-                    error=error or None,
+            if is_sent:
+                meter.emit(
+                    lambda: MetricEvent(
+                        kind="llm",
+                        ms=(clock.monotonic() - began) * 1000,
+                        model=request.model,
+                        status="error" if error else "ok",
+                        usage=usage,
+                        error=error or None,
+                    )
                 )
-            )
-        for after in hooks.after_llm:
-            try:
-                after(request, reply)
-            except Exception:
-                logger.exception("after_llm hook failed")
         return reply
 
-    def _checked(self, request: object) -> ModelRequest:
-        """Return what a hook gave, its origin that of the model it names now."""
-        if not isinstance(request, ModelRequest):
-            raise ConfigError(f"before_llm gave {request!r}; return a ModelRequest or None")
-        return attrs.evolve(request, origin=self.origin(request.model))
-
     def _ask_with_retries(
-        self, request: ModelRequest, body: bytes, cancel: CancelToken
+        self,
+        request: ModelRequest,
+        body: bytes,
+        cancel: CancelToken,
+        allow: Callable[[], str | None],
     ) -> ModelReply:
         attempt = 0
         while True:
             # A request that could only come too late is not sent: it would be paid for.
             cancel.raise_if_cancelled()
             try:
-                return self._attempt(request, body, cancel)
+                return self._attempt(request, body, cancel, allow)
             except LlmError as error:
                 cancel.raise_if_cancelled()
                 wait = self._wait_after(error, attempt)
@@ -157,13 +156,23 @@ class Model:
             return None
         return self._policy.wait_before(attempt, error, force=verdict == "retry", rng=self._rng)
 
-    def _attempt(self, request: ModelRequest, body: bytes, cancel: CancelToken) -> ModelReply:
+    def _attempt(
+        self,
+        request: ModelRequest,
+        body: bytes,
+        cancel: CancelToken,
+        allow: Callable[[], str | None],
+    ) -> ModelReply:
         headers = self._auth_headers()
         patience = Patience(
             connect_seconds=self._options.connect_timeout_ms / 1000,
             read_seconds=self._options.read_timeout_ms / 1000,
         )
         with self._gate.hold(cancel):
+            # Looked at here, for others may have spent the budget while this one waited.
+            limit = allow()
+            if limit is not None:
+                raise RequestRefused(limit)
             reply = self._transport.post(
                 self._url, headers, body, cancel=cancel, patience=patience
             )
@@ -176,13 +185,12 @@ class Model:
             raise LlmError(
                 f"LLM {reply.status}: the reply is not JSON: {shown}",
                 reply.status,
-                retryable=True,
             ) from None
         try:
             return self._dialect.read_reply(payload, self.origin(request.model))
         except LlmError as error:
-            message = self._without_secrets(error.message)
-            raise LlmError(message, error.status, error.retryable, error.retry_after) from None
+            # Not sent again: it was answered, and will be billed.
+            raise LlmError(self._without_secrets(error.message), error.status) from None
 
     def _body(self, request: ModelRequest) -> bytes:
         body: dict[str, Any] = self._dialect.request_body(request)
@@ -193,7 +201,7 @@ class Model:
         body.update((name, value) for name, value in params.items() if name not in _PROTECTED)
         if self._options.body_transform is not None:
             # It may edit the body in place, and the body shares the tools' schemas.
-            body = json_copy(body)
+            body = codec.copy(body)
             changed = self._options.body_transform(body)
             body = body if changed is None else changed
         try:
@@ -208,7 +216,7 @@ class Model:
                 raise ConfigError("no base_url: give one, such as https://api.openai.com/v1")
             session = self._options.session
             key = find_api_key(self._options.style, self._options.api_key, given, session)
-            self._secrets = secrets_of(key, given, session)
+            self._secrets = secrets_of(key, self._options.base_url, given, session)
             headers = {"Content-Type": "application/json"}
             headers.update(self._dialect.headers(key))
             if not key:
@@ -226,7 +234,7 @@ class Model:
         if 300 <= reply.status < 400:
             return LlmError(
                 f"LLM {reply.status}: redirects are not followed; base_url should lead there: "
-                f"{urlsplit(where).netloc or where[:80]}",
+                f"{urlsplit(where).netloc.rpartition('@')[2] or 'elsewhere'}",
                 reply.status,
             )
         return LlmError(

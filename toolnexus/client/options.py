@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import attrs
 
@@ -67,6 +69,9 @@ _KEY_VARIABLES: Final = {
     "openai": ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
     "anthropic": ("OPENROUTER_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY"),
 }
+_HARMLESS_HEADERS: Final = frozenset(
+    {"accept", "accept-encoding", "connection", "content-type", "user-agent"}
+)
 _KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key")
 
 
@@ -106,16 +111,19 @@ def _statuses(value: Any) -> frozenset[int]:
 
 
 def _without_password(url: object) -> str:
-    return repr(re.sub(r"//[^/@]*@", "//***@", str(url)))
+    # Up to the last @: a password may hold any character, quoted or not.
+    before, at, host = str(url).rpartition("@")
+    scheme, slashes, _ = before.partition("//")
+    return repr(f"{scheme if slashes else ''}{slashes}***@{host}" if at else str(url))
 
 
 def _base_url(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
     if value == "":
         return
-    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
+    if not isinstance(value, str) or not value.lower().startswith(("http://", "https://")):
         raise ConfigError(
             f"base_url must begin with http:// or https://, such as "
-            f"https://api.openai.com/v1, not {value!r}"
+            f"https://api.openai.com/v1, not {_without_password(value)}"
         )
 
 
@@ -174,7 +182,7 @@ class ClientOptions:
     max_turns: int = attrs.field(default=DEFAULT_MAX_TURNS, validator=checks.whole_from(1))
     max_tokens: int | None = attrs.field(default=None, validator=checks.whole_from(0))
     request_params: Mapping[str, JsonValue] | None = attrs.field(
-        default=None, validator=checks.mapping
+        default=None, repr=False, validator=checks.mapping
     )
     body_transform: BodyTransform | None = attrs.field(
         default=None, validator=checks.can_be_called
@@ -232,17 +240,27 @@ def _sendable(key: str) -> str:
     return key
 
 
-def secrets_of(api_key: str, headers: Mapping[str, str], session: object = None) -> list[str]:
+def secrets_of(
+    api_key: str, base_url: str, headers: Mapping[str, str], session: object = None
+) -> list[str]:
     """Return every text that no error may quote, the longest first.
 
-    A text of less than eight characters is no secret but a placeholder, and masking it would
-    garble whatever contains it.
+    The key, who logs in by the URL, what the caller's own headers say, and the session's
+    headers, auth and cookies, whole and in parts. A text of less than eight characters is no
+    secret but a placeholder, and masking it would garble whatever contains it.
     """
     own: Mapping[str, Any] = getattr(session, "headers", {})
-    given: Mapping[str, Any] = headers
     found = [api_key]
-    for name, value in (*own.items(), *given.items()):
-        if name.lower() in _KEY_HEADERS:
-            text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
-            found.append(text.rpartition(" ")[2])
-    return sorted((text for text in found if len(text) >= 8), key=len, reverse=True)
+    for name, value in (*own.items(), *headers.items()):
+        if name.lower() not in _HARMLESS_HEADERS and value is not None:
+            found.append(value.decode("latin-1") if isinstance(value, bytes) else str(value))
+    found += [str(cookie.value) for cookie in getattr(session, "cookies", ())]
+    auth = getattr(session, "auth", None)
+    if not isinstance(auth, tuple):
+        auth = (getattr(auth, "username", ""), getattr(auth, "password", ""))
+    url = urlsplit(base_url)
+    for user, password in (auth, (unquote(url.username or ""), unquote(url.password or ""))):
+        pair = f"{user}:{password}"
+        found += [str(password), pair, base64.b64encode(pair.encode()).decode()]
+    found += [part for text in found for part in re.split(r"[\s=;,]+", text)]
+    return sorted({text for text in found if len(text) >= 8}, key=len, reverse=True)

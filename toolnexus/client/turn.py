@@ -119,7 +119,14 @@ class Turn:
             if call.child is None and request.id in in_use:
                 request = attrs.evolve(request, id=new_request_id())
             self.calls[index] = attrs.evolve(
-                call, status="open", request=request, asked_at=asked_at, answer=None, gate=gate
+                call,
+                status="open",
+                # Where a hook asked, the tool has not been executed.
+                attempt=call.attempt if gate is None else call.attempt - 1,
+                request=request,
+                asked_at=asked_at,
+                answer=None,
+                gate=gate,
             )
 
     def attach(self, index: int, child: str) -> None:

@@ -119,7 +119,10 @@ class Answers:
         if run is not None and run.is_started and run.claim():
             run.execute()
         if _is_inside(handle_id):
-            return  # called by a tool of a turn that the cascade waits for
+            # Called by a tool of a turn that the cascade waits for: that cannot wait here.
+            if run is not None:
+                self._waiting.give_to_workers(run)
+            return
         while (busy := self._replaying(handle_id)) is not None:
             self._waiting.wait(*busy)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
+from toolnexus.cancel import CancelToken, run_callbacks
 from toolnexus.client.turn import Turn, settled_checkpoint
 from toolnexus.clock import Clock, RealClock, Signal
 from toolnexus.runtime.core import Core
@@ -37,10 +39,20 @@ class Closing:
 
     def interrupt(self, handle: Handle) -> None:
         """End what `handle` is doing, and what its halted or running task calls do."""
-        with self._core.deciding() as effects:
-            affected = self._below_locked(self._top_locked(handle))
-            runs = self._stop_locked(affected, effects)
-        self._see_stopped(runs)
+        self._stop_all(lambda: self._below_locked(self._top_locked(handle)))
+
+    def interrupt_children(self, handle: Handle) -> None:
+        """End what the task calls of `handle` do, and nothing of its own."""
+        self._stop_all(lambda: self._below_locked(handle)[1:])
+
+    def _stop_all(self, choose: Callable[[], list[Handle]]) -> None:
+        runs: list[Run] = []
+        try:
+            with self._core.deciding() as effects:
+                runs = self._stop_locked(choose(), effects)
+        finally:
+            # Also where a cancel callback of foreign code ends this thread.
+            self._see_stopped(runs)
 
     def time_out(self, run: Run) -> None:
         """End `run` because its deadline has passed, and what its task calls do."""
@@ -48,7 +60,7 @@ class Closing:
             if run.is_over:
                 return
             # Thrown before the others, so that this one is late and no mere interrupt.
-            effects.add(run.cancel.expire)
+            effects.add(_throw, run.cancel, run.cancel.late_reason)
             runs = self._stop_locked(self._below_locked(run.handle), effects)
         self._see_stopped(runs)
 
@@ -59,7 +71,7 @@ class Closing:
         runs = [one._run for one in handles if one._run is not None]
         for run in runs:
             run.is_stopping = True
-            effects.add(run.cancel.cancel, "interrupted")
+            effects.add(_throw, run.cancel, "interrupted")
         return runs
 
     def _see_stopped(self, runs: list[Run]) -> None:
@@ -74,32 +86,49 @@ class Closing:
             self._withdraw_locked([run.handle for run in runs], effects)
 
     def close(self, handle: Handle, *, force: bool = False, reason: str | None = None) -> None:
-        """End `handle` and everything below it, leaves first. Idempotent."""
+        """End `handle` and everything below it, leaves first. Idempotent.
+
+        Raises:
+            BaseException: A KeyboardInterrupt, or what an `on_close` ended its thread with; by
+                then everything is closed.
+        """
         core = self._core
         with core.deciding() as effects:
             below = [
                 one for one in core.subtree_locked(handle) if one._state is not State.CLOSED
             ]
-            doomed = [one for one in below if not one._is_closing]
             others = [one for one in below if one._is_closing]
-            for one in doomed:
-                one._is_closing = True
-                if one._parked is not None:
-                    # From here on no answer is accepted: nobody would see it through.
-                    core.book.withdraw(one._parked.calls)
-            runs = [one._run for one in doomed if one._run is not None]
-            for run in runs:
-                if not run.is_started:
-                    self._settling.settle_locked(run, INTERRUPTED, effects)
+            runs = self._doom_locked(below, effects)
+        endings = []
         if runs and not force:
-            self._let_finish(runs)
-        self._stop(runs)
-        why = reason or ("interrupted" if force else "closed")
+            endings += _attempt(self._let_finish, runs)
         if others:
-            self._await_closed(others)
-        # Children were appended after their parents, so from the back it is leaves first.
-        for one in reversed(doomed):
-            self._end(one, why)
+            endings += _attempt(self._await_closed, others)
+        endings += _attempt(self._stop, runs)
+        why = reason or ("interrupted" if force else "closed")
+        # Children were appended after their parents, so from the back it is leaves first. What
+        # another thread was closing is closed by then, or is finished here.
+        for one in reversed(below):
+            endings += _attempt(self._end, one, why)
+        if endings:
+            raise endings[0]
+
+    def _doom_locked(self, handles: list[Handle], effects: Effects) -> list[Run]:
+        """Let `handles` accept nothing more; return the runs that were not doomed before."""
+        runs = []
+        for one in handles:
+            if one._is_closing:
+                continue
+            one._is_closing = True
+            if one._parked is not None:
+                # From here on no answer is accepted: nobody would see it through.
+                self._core.book.withdraw(one._parked.calls)
+            if one._run is not None:
+                runs.append(one._run)
+        for run in runs:
+            if not run.is_started:
+                self._settling.settle_locked(run, INTERRUPTED, effects)
+        return runs
 
     def _stop(self, runs: list[Run]) -> None:
         with self._core.deciding() as effects:
@@ -111,31 +140,45 @@ class Closing:
 
     def _end(self, handle: Handle, why: str) -> None:
         """Take one handle to `closed`; its children are closed already."""
-        if handle.definition.on_close is not None:
-            outer = _in_on_close.set(True)
-            try:
-                handle.definition.on_close(handle, why)
-            except Exception:
-                logger.exception(
-                    "%s: on_close failed; the handle closes all the same", handle.id
-                )
-            finally:
-                _in_on_close.reset(outer)
         core = self._core
-        with core.deciding() as effects:
-            if handle._state is State.CLOSED:
-                return
-            core.move_locked(handle, Cause.CLOSE, why, effects)
-            last = handle.last_result
-            closed = core.result_locked(handle, End("closed", why))
-            if last is None or last.status == "pending":
-                handle.last_result = closed
-            waiters, handle._waiters = handle._waiters, None
-            for future in waiters or ():
-                effects.settle(future, closed)
-            core.tell_watchers_locked(handle, effects)
-            core.remove_locked(handle)
-            self._settling.continue_parent_locked(handle, effects)
+        with core.lock:
+            is_first = not handle._was_told and handle._state is not State.CLOSED
+            handle._was_told = True
+        try:
+            if is_first and handle.definition.on_close is not None:
+                self._tell(handle, handle.definition.on_close, why)
+        finally:
+            with core.deciding() as effects:
+                self._close_locked(handle, why, effects)
+
+    @staticmethod
+    def _tell(handle: Handle, on_close: Callable[[Handle, str], object], why: str) -> None:
+        outer = _in_on_close.set(True)
+        try:
+            on_close(handle, why)
+        except Exception:
+            logger.exception("%s: on_close failed; the handle closes all the same", handle.id)
+        finally:
+            _in_on_close.reset(outer)
+
+    def _close_locked(self, handle: Handle, why: str, effects: Effects) -> None:
+        core = self._core
+        if handle._state is State.CLOSED:
+            return
+        if handle._run is not None:
+            # A thread that was ended in the middle of closing may have left one.
+            self._force_locked([handle._run], effects)
+        core.move_locked(handle, Cause.CLOSE, why, effects)
+        last = handle.last_result
+        closed = core.result_locked(handle, End("closed", why))
+        if last is None or last.status == "pending":
+            handle.last_result = closed
+        waiters, handle._waiters = handle._waiters, None
+        for future in waiters or ():
+            effects.settle(future, closed)
+        core.tell_watchers_locked(handle, effects)
+        core.remove_locked(handle)
+        self._settling.continue_parent_locked(handle, effects)
 
     # -- whom an interrupt reaches ------------------------------------------------------------
 
@@ -225,6 +268,31 @@ class Closing:
             why = f'interrupt cancelled pending "{kind}"'
             core.move_locked(handle, Cause.WITHDRAW, why, effects)
             core.publish_locked(handle, INTERRUPTED, effects)
+
+
+def _throw(token: CancelToken, reason: str) -> None:
+    """Cancel, and leave callbacks of foreign code, which may be slow, to a thread of theirs."""
+    callbacks = token.throw(reason)
+    if callbacks:
+        threading.Thread(
+            target=_run_foreign, args=(callbacks,), name="toolnexus-cancel", daemon=True
+        ).start()
+
+
+def _run_foreign(callbacks: list[Callable[[], object]]) -> None:
+    try:
+        run_callbacks(callbacks)
+    except BaseException:
+        logger.exception("a cancel callback ended its thread")
+
+
+def _attempt(work: Callable[..., object], *args: object) -> list[BaseException]:
+    """Do a step of closing that must not keep the next one from being done."""
+    try:
+        work(*args)
+    except BaseException as error:  # noqa: BLE001 - raised once the tree is closed
+        return [error]
+    return []
 
 
 def _runs_of_this_thread() -> list[Run]:

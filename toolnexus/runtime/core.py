@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Final
 
@@ -23,7 +22,7 @@ from toolnexus.runtime.definition import AgentDef, index_registry
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import Handle, path_of
 from toolnexus.runtime.options import RuntimeOptions
-from toolnexus.runtime.run import End, Run
+from toolnexus.runtime.run import End, HelpingFuture, Run
 from toolnexus.runtime.state import Cause, State, next_state
 from toolnexus.suspension import Request
 from toolnexus.workers import WorkerPool
@@ -168,12 +167,12 @@ class Core:
 
     # -- results, and who waits for them ----------------------------------------------------
 
-    def new_future_locked(self, handle: Handle) -> Future[TaskResult]:
+    def new_future_locked(self, handle: Handle) -> HelpingFuture[TaskResult]:
         """Return a future for the next result of `handle`.
 
         It runs from birth, so that a holder's `cancel` cannot cut it loose from the turn.
         """
-        future: Future[TaskResult] = Future()
+        future = HelpingFuture[TaskResult]()
         future.set_running_or_notify_cancel()
         if handle._waiters is None:
             handle._waiters = []

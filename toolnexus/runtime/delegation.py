@@ -92,6 +92,7 @@ class Delegation:
         core = self._core
         with core.deciding() as effects:
             if run.is_over or run.is_stopping:
+                effects.add(self._closing.close, child)
                 raise Cancelled("interrupted")
             if child._state is not State.IDLE or child._run is not None or child._is_closing:
                 return TaskResult("the new agent is not idle", is_error=True, status="error")

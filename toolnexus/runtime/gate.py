@@ -53,7 +53,7 @@ class TurnGate:
                 return
             turn = Signal()
             self._waiting.append(turn)
-        forget = cancel.on_cancel(turn.set)
+        forget = cancel.on_cancel(turn.set, is_urgent=True)
         try:
             self._clock.wait(turn)
         except BaseException:

@@ -87,6 +87,7 @@ class Handle:
         "_waiters",
         "_wake_again",
         "_wall",
+        "_was_told",
         "_watchers",
         "budget",
         "definition",
@@ -133,6 +134,8 @@ class Handle:
         self._watchers: list[Signal] | None = None
         self._wake_again = False
         self._is_closing = False
+        # Whether on_close was called.
+        self._was_told = False
         # Children whose turn waits for one of the max_concurrent places, in wake order.
         self._queue: deque[Run] | None = None
         self._running_children = 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
 
@@ -43,6 +45,24 @@ class End:
     text: str = ""
     limit: str | None = None
     stalls: bool = False
+
+
+T = TypeVar("T")
+
+
+class HelpingFuture(Future[T]):
+    """A future whose `result`, called by a tool, does the work that nobody has begun.
+
+    A tool may hold the last worker; without this it would wait for a worker to come free.
+    """
+
+    help: Callable[[float | None], object] | None = None
+
+    def result(self, timeout: float | None = None) -> T:
+        """Return the result; see `concurrent.futures.Future.result`."""
+        if self.help is not None and not self.done() and current_run.get() is not None:
+            self.help(timeout)
+        return super().result(timeout)
 
 
 INTERRUPTED: Final = End("interrupted", "interrupted")

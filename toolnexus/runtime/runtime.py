@@ -7,7 +7,7 @@ import enum
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal
 
-from toolnexus import process
+from toolnexus import codec, process
 from toolnexus.budget import Budget
 from toolnexus.client.client import options_from
 from toolnexus.errors import ConfigError
@@ -22,13 +22,13 @@ from toolnexus.runtime.delegation import Delegation
 from toolnexus.runtime.handle import Ack, Handle, HandleView, PendingRequest, Spawn, view_of
 from toolnexus.runtime.lifetime import Lifetime
 from toolnexus.runtime.options import RuntimeOptions
-from toolnexus.runtime.run import End
+from toolnexus.runtime.run import End, HelpingFuture
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.spawning import Spawning
 from toolnexus.runtime.state import State
 from toolnexus.runtime.turns import Turns
 from toolnexus.runtime.views import open_requests
-from toolnexus.runtime.waiting import Waiting
+from toolnexus.runtime.waiting import Waiting, refuse_self_wait, seconds_of
 from toolnexus.suspension import Answer
 from toolnexus.workers import Job
 
@@ -151,6 +151,7 @@ class AgentRuntime:
         """
         _check_prompt(prompt)
         handle, core = self._core.own(handle), self._core
+        timeout = seconds_of(timeout)
         with core.deciding() as effects:
             future = core.new_future_locked(handle)
             ack, run = self._spawning.wake_locked(
@@ -177,6 +178,7 @@ class AgentRuntime:
         handle, core = self._core.own(handle), self._core
         with core.deciding() as effects:
             future = core.new_future_locked(handle)
+            future.help = lambda timeout: self._waiting.help(handle, future, timeout)
             if handle._state is State.CLOSED:
                 handle._waiters = None
                 effects.settle(future, core.result_locked(handle, End("closed", "closed")))
@@ -191,11 +193,17 @@ class AgentRuntime:
         Args:
             handle: Any agent of this runtime.
             timeout: Seconds; on expiry the result's status is `timeout` and the agent goes on.
+
+        Raises:
+            ConfigError: The caller is a tool of that very turn, or of one that it waits for.
         """
         handle, core = self._core.own(handle), self._core
+        timeout = seconds_of(timeout)
+        refuse_self_wait(core, handle)
         with core.lock:
             last = handle.last_result
-            if handle._state is State.CLOSED:
+            is_ending = handle._is_closing and handle._run is None
+            if handle._state is State.CLOSED or is_ending:
                 return last or core.result_locked(handle, End("closed", "closed"))
             if handle._parked is not None:
                 # Which of several requests is the first may have changed. Where all have been
@@ -263,7 +271,7 @@ class AgentRuntime:
         What `resume` raises is raised here.
         """
         handle_id, run = self._answers.accept(answer)
-        future: Future[None] = Future()
+        future = HelpingFuture[None]()
         future.set_running_or_notify_cancel()
 
         def see_through() -> None:
@@ -276,6 +284,7 @@ class AgentRuntime:
 
         context = contextvars.copy_context()
         job = Job(lambda: context.run(see_through))
+        future.help = lambda _: job.run_if_unclaimed()
         if not self._core.pool.submit(job):
             job.run_if_unclaimed()
         return future
@@ -327,7 +336,8 @@ class AgentRuntime:
         """
         handle = self._core.own(handle)
         with self._core.lock:
-            return tuple(handle._transcript)
+            messages = tuple(handle._transcript)
+        return tuple(codec.copy(message) for message in messages)
 
     def trace(self) -> tuple[str, ...]:
         """Return the last `trace_limit` moves and events, oldest first."""

@@ -183,6 +183,7 @@ class Settling:
         """Go on in a forked child: what ran belongs to the parent process and ends here."""
         core = self._core
         for handle in core.handles.values():
+            # Their locks may be held by threads that do not exist here.
             handle._waiters = handle._watchers = handle._queue = None
             handle._stale_runs = 0
             handle._running_children = 0

@@ -82,6 +82,9 @@ class Spawning:
                 logger.exception("%s: on_spawn failed; the spawn is refused", child.id)
                 self._closing.close(child, force=True, reason="on_spawn failed")
                 return Spawn(None, f"on_spawn failed: {type(error).__name__}: {error}")
+            except BaseException:
+                self._closing.close(child, force=True, reason="on_spawn failed")
+                raise
         return Spawn(child)
 
     def _definition(self, parent: Handle, name: str) -> AgentDef | None:

@@ -140,6 +140,7 @@ class Turns:
             kit = self._kit(run)
             if run.turn is None:
                 run.turn = self._open(run, kit)
+            run.cancel.on_cancel(lambda: self._stop_children(run), is_urgent=True)
             with self._until_deadline(run):
                 outcome = run_loop(run.turn, kit)
         except Cancelled as cancelled:
@@ -153,6 +154,11 @@ class Turns:
                 logger.exception("%s: the turn failed", run.handle.id)
             return End("error", str(error) or type(error).__name__, stalls=True)
         return self._end_of(run, outcome)
+
+    def _stop_children(self, run: Run) -> None:
+        """Stop what works for a run whose own tool threw its token, or ended its thread."""
+        if not run.is_stopping:
+            self._closing.interrupt_children(run.handle)
 
     @contextmanager
     def _until_deadline(self, run: Run) -> Iterator[None]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import Future
+from typing import Any
 
 from toolnexus.cancel import CancelToken
 from toolnexus.clock import Signal
+from toolnexus.errors import ConfigError
 from toolnexus.results import TaskResult
 from toolnexus.runtime.core import Core
+from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.run import Run, current_run
 
@@ -54,16 +58,23 @@ class Waiting:
             self._leave(handle, future)
         return result
 
+    def help(self, handle: Handle, future: Future[TaskResult], timeout: float | None) -> None:
+        """Like `wait`, for a holder of the future who may come again: it stays registered."""
+        refuse_self_wait(self._core, handle)
+        self._wait(handle, future, seconds_of(timeout), None)
+
     def _leave(self, handle: Handle, future: Future[TaskResult]) -> None:
         """Take the future back, and give a run that counted on this thread to the workers."""
         with self._core.deciding() as effects:
             if handle._waiters is not None and future in handle._waiters:
                 handle._waiters.remove(future)
-            run = handle._run
-            if run is not None and run.is_awaited:
-                run.is_awaited = False
-                if run.is_started:
-                    effects.run(run)
+            if handle._run is not None:
+                _give_locked(handle._run, effects)
+
+    def give_to_workers(self, run: Run) -> None:
+        """Break the promise to take `run` over: a worker executes it, now or once it starts."""
+        with self._core.deciding() as effects:
+            _give_locked(run, effects)
 
     def _wait(
         self,
@@ -88,7 +99,11 @@ class Waiting:
                 _execute(run, on_own_thread=limit is not None)
                 continue
             left = None if limit is None else max(limit - core.clock.monotonic(), 0)
-            forget = cancel.on_cancel(changed.set) if cancel is not None else _nothing
+            forget = (
+                cancel.on_cancel(changed.set, is_urgent=True)
+                if cancel is not None
+                else _nothing
+            )
             try:
                 if not core.clock.wait(changed, left) and not future.done():
                     return None
@@ -110,6 +125,13 @@ class Waiting:
             # Also told when a run starts, so that it can be taken over then.
             self._core.watch_locked(handle, changed)
         return None
+
+
+def _give_locked(run: Run, effects: Effects) -> None:
+    if run.is_awaited:
+        run.is_awaited = False
+        if run.is_started:
+            effects.run(run)
 
 
 def _execute(run: Run, *, on_own_thread: bool) -> None:
@@ -139,3 +161,45 @@ def _execute(run: Run, *, on_own_thread: bool) -> None:
 
 def _nothing() -> None:
     return None
+
+
+def seconds_of(timeout: Any) -> float | None:
+    """Return a time limit that locks can take; an infinite one is none.
+
+    Raises:
+        ConfigError: It is no number.
+    """
+    if timeout is None or timeout == math.inf:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, float | int) or math.isnan(timeout):
+        raise ConfigError(f"timeout must be seconds or None, not {timeout!r}")
+    return min(max(float(timeout), 0.0), threading.TIMEOUT_MAX)
+
+
+def refuse_self_wait(core: Core, handle: Handle) -> None:
+    """Refuse to wait for a turn from within it, or within one that it waits for.
+
+    Raises:
+        ConfigError: That is asked for; it could never end.
+    """
+    mine = current_run.get()
+    if mine is None or mine.is_over:
+        return
+    with core.lock:
+        one: Handle | None = mine.handle
+        while one is not None and one is not handle:
+            one = one.parent if _waits_for(one.parent, one) else None
+        if one is None or one._run is None:
+            return
+    raise ConfigError(
+        f"{handle.id} is in a turn that waits for this tool to end ({mine.handle.id}); "
+        "waiting for it here could never end"
+    )
+
+
+def _waits_for(parent: Handle | None, child: Handle) -> bool:
+    """Whether a call of the parent's turn is waiting for `child` now. Lock held."""
+    if parent is None or parent._run is None or parent._run.turn is None:
+        return False
+    calls = parent._run.turn.calls
+    return any(call.child == child.id and call.status == "started" for call in calls)

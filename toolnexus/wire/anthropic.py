@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from toolnexus import codec
 from toolnexus.codec import JsonValue
 from toolnexus.messages import Message, ToolCall, Usage
 from toolnexus.toolspec import ToolDeclaration
@@ -22,7 +23,6 @@ from toolnexus.wire.content import (
     EMPTY,
     is_blank,
     is_plain_part,
-    json_copy,
     part_text,
     says_something,
     text_of,
@@ -173,7 +173,7 @@ def _part(part: JsonValue) -> list[Block]:
         return []
     kind = part.get("type")
     if kind in ("image", "document") and isinstance(part.get("source"), Mapping):
-        return [json_copy(part)]
+        return [codec.copy(part)]
     image = _image(part.get("image_url")) if kind == "image_url" else None
     return [image or _text(f"(a part of type {kind!r} that this provider does not take)")]
 
@@ -215,7 +215,7 @@ def _received(message: Message, ids: Mapping[str, str]) -> list[Block]:
     stored = message.get("_blocks")
     if not isinstance(stored, list) or not _says_the_same(message, stored):
         return []
-    blocks: list[Block] = json_copy([b for b in stored if not _is_blank_text(b)])
+    blocks: list[Block] = codec.copy([b for b in stored if not _is_blank_text(b)])
     for block in blocks:
         if block.get("type") == "tool_use":
             block.update(id=ids[block["id"]], name=wire_name(block["name"]))

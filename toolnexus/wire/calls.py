@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from toolnexus.codec import dumps, loads
+from toolnexus.codec import dumps, loads, well_formed
 from toolnexus.toolspec import NAME_CHARS, sanitize
 from toolnexus.wire.content import json_text
 
@@ -33,8 +33,9 @@ def unique_ids(received: Sequence[object]) -> list[str]:
     """Return the ids of one message's calls, in order: text, not blank, each one once.
 
     A good id stays; the second `x` becomes `x_2`; a missing one or one that is not text becomes
-    `call_<index>`.
+    `call_<index>`. Lone surrogates are replaced here, for they cannot be sent back.
     """
+    received = [well_formed(one) if isinstance(one, str) else one for one in received]
     named = {value for value in received if isinstance(value, str)}
     used: set[str] = set()
     counts: dict[str, int] = {}
@@ -45,7 +46,8 @@ def unique_ids(received: Sequence[object]) -> list[str]:
         made = base
         while made in used or (made in named and made != value):
             counts[base] = counts.get(base, 1) + 1
-            made = f"{base}_{counts[base]}"
+            suffix = f"_{counts[base]}"
+            made = base[: ID_CHARS - len(suffix)] + suffix
         used.add(made)
         ids.append(made)
     return ids

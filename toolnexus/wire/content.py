@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
-
-from toolnexus.codec import JsonValue
+from typing import Final
 
 EMPTY: Final = "(empty)"
 """What a provider is sent where it refuses an empty text; never stored."""
@@ -71,16 +69,3 @@ def says_something(value: object) -> bool:
     providers ask for `reasoning_content: ""` back.
     """
     return value is not None and value != [] and value != {}
-
-
-def json_copy(value: JsonValue) -> Any:
-    """Return a copy that shares no list or object with `value`; any mapping becomes a dict.
-
-    A host's `body_transform` may edit a body in place; that must reach neither the stored
-    transcript nor a tool's schema.
-    """
-    if isinstance(value, Mapping):
-        return {key: json_copy(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [json_copy(item) for item in value]
-    return value

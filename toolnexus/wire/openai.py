@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from toolnexus.codec import JsonValue
+from toolnexus import codec
+from toolnexus.codec import JsonValue, well_formed
 from toolnexus.messages import Message, ToolCall, Usage
 from toolnexus.toolspec import ToolDeclaration
 from toolnexus.wire.base import ModelReply, ModelRequest
@@ -23,7 +24,6 @@ from toolnexus.wire.content import (
     EMPTY,
     is_blank,
     is_plain_part,
-    json_copy,
     part_text,
     says_something,
     text_of,
@@ -98,7 +98,7 @@ def _messages(request: ModelRequest) -> list[Message]:
 
 def _more_of(stored: Mapping[str, Any], without: frozenset[str]) -> dict[str, Any]:
     return {
-        key: json_copy(value)
+        key: codec.copy(value)
         for key, value in stored.items()
         if key not in without and not str(key).startswith("_")
     }
@@ -118,7 +118,7 @@ def _is_blank_part(part: object) -> bool:
 
 
 def _part(part: JsonValue) -> JsonValue:
-    return {"type": "text", "text": part} if isinstance(part, str) else json_copy(part)
+    return {"type": "text", "text": part} if isinstance(part, str) else codec.copy(part)
 
 
 def _assistant(message: Message, origin: str) -> tuple[Message, Mapping[str, str]]:
@@ -136,7 +136,9 @@ def _assistant(message: Message, origin: str) -> tuple[Message, Mapping[str, str
     if calls:
         stored = [call["id"] for call in calls]
         # Ids of one message are unique in the view, so a portable one stays as it is.
-        keeps_ids = at_home or all(map(is_portable_id, stored))
+        keeps_ids = all(
+            is_portable_id(one) or (at_home and well_formed(one) == one) for one in stored
+        )
         ids = dict(zip(stored, stored, strict=True)) if keeps_ids else WireIds().assign(stored)
         wire["tool_calls"] = [
             _call(call, ids[call["id"]], keeps_all=keeps_all) for call in calls
