@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import attrs
 
-from toolnexus.checks import whole_from
+from toolnexus.checks import MOST, whole_from
 from toolnexus.codec import JsonValue, refuse_unknown
 from toolnexus.errors import LlmError
 
@@ -23,8 +23,8 @@ _JITTER_MS: Final = 100
 _RETRY_AFTER_MAX: Final = 2**31 - 1
 
 
-def _limit(least: int = 0) -> Any:
-    return attrs.field(default=None, validator=whole_from(least))
+def _limit(least: int = 0, most: int | None = None) -> Any:
+    return attrs.field(default=None, validator=whole_from(least, most))
 
 
 @attrs.frozen(repr=False)
@@ -46,7 +46,7 @@ class Budget:
     max_turns: int | None = _limit(least=1)
     max_tokens: int | None = _limit()
     max_tool_calls: int | None = _limit()
-    max_wall_ms: int | None = _limit()
+    max_wall_ms: int | None = _limit(most=MOST)
     max_children: int | None = _limit()
     max_concurrent: int | None = _limit(least=1)  # with 0 no child would ever run
     max_depth: int | None = _limit()

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import attrs
 
-from toolnexus.codec import JsonValue, refuse_unknown
+from toolnexus.codec import JsonValue, copy, refuse_unknown
 from toolnexus.errors import WireFormatError
 from toolnexus.messages import Message, Usage
 from toolnexus.suspension import Answer, Request
@@ -157,7 +157,7 @@ class Checkpoint:
             "schema": CURRENT_SCHEMA,
             "run": self.run,
             "base": self.base,
-            "messages": list(self.messages),
+            "messages": copy(self.messages),
             "calls": [call.to_dict() for call in self.calls],
             "turns": self.turns,
             "usage": self.usage.to_dict(),

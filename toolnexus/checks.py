@@ -16,8 +16,8 @@ MOST: Final = 2**31 - 1
 """The largest number an option may be: as milliseconds 24 days, which every clock can add."""
 
 
-def whole_from(least: int) -> Check:
-    """Return a check for a whole number from `least` to `MOST`.
+def whole_from(least: int, most: int | None = MOST) -> Check:
+    """Return a check for a whole number from `least` to `most`; None: as large as it may be.
 
     None passes where it is the default.
     """
@@ -30,8 +30,8 @@ def whole_from(least: int) -> Check:
                 f"{_place(instance, attribute)} must be a whole number from {least}, "
                 f"not {value!r}"
             )
-        if value > MOST:
-            raise ConfigError(f"{_place(instance, attribute)} must be at most {MOST}")
+        if most is not None and value > most:
+            raise ConfigError(f"{_place(instance, attribute)} must be at most {most}")
 
     return check
 

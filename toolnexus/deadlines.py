@@ -1,4 +1,4 @@
-"""Deadlines: one thread that does things when their time has come."""
+"""Deadlines: one thread that sees to it that things are done when their time has come."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class _Entry:
 
 
 class Deadlines:
-    """Calls functions at instants of a clock. Its thread lives while something is due.
+    """Calls functions at instants of a clock, each on a thread of its own.
 
-    Thread-safe. What a function raises is logged.
+    The thread that watches the clock lives while something is due. Thread-safe. What a function
+    raises is logged.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -43,7 +44,7 @@ class Deadlines:
         self._thread: threading.Thread | None = None
 
     def call_at(self, instant: float, action: Callable[[], object]) -> Callable[[], None]:
-        """Call `action` on the deadline thread once the clock reads `instant`.
+        """Call `action` once the clock reads `instant`.
 
         Returns:
             A function that takes it back; without effect once the call has begun.
@@ -96,10 +97,11 @@ class Deadlines:
             if due is None:
                 self._clock.wait(changed, max(left, 0.0))
                 continue
-            try:
-                due()
-            except Exception:
-                logger.exception("what was to be done at a deadline failed")
+            # Foreign code may be called: it must not keep the other deadlines waiting.
+            thread = threading.Thread(
+                target=_do, args=(due,), name="toolnexus-deadline", daemon=True
+            )
+            thread.start()
 
     def _take_due(self) -> Callable[[], object] | None:
         """Return the next thing whose time has come. The caller holds the lock."""
@@ -111,3 +113,10 @@ class Deadlines:
                 self._live -= 1
                 return action
         return None
+
+
+def _do(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except BaseException:
+        logger.exception("what was to be done at a deadline failed")

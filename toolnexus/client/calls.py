@@ -116,6 +116,13 @@ def _interpret(turn: Turn, index: int, kit: Kit) -> None:
             turn.finish(index, ToolResult.error(f"unresolved: {again.request.prompt}"))
 
 
+def give_up_open_calls(turn: Turn, kit: Kit) -> None:
+    """Tell the tools of a run that is over that their open calls will not be answered."""
+    for index, call in enumerate(turn.calls):
+        if call.status in ("open", "started"):
+            _give_up(turn, index, kit)
+
+
 def _give_up(turn: Turn, index: int, kit: Kit) -> None:
     """Tell a tool that holds something for an open call that nobody will answer it."""
     give_up = getattr(kit.tools.get(turn.calls[index].name), "give_up", None)

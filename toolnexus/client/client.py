@@ -10,6 +10,7 @@ import attrs
 
 from toolnexus import process
 from toolnexus.cancel import CancelToken
+from toolnexus.client.calls import give_up_open_calls
 from toolnexus.client.hooks import HookChain
 from toolnexus.client.loop import Finished, Kit, Outcome, OverLimit, run_loop
 from toolnexus.client.metrics import Meter, MetricEvent
@@ -104,7 +105,7 @@ class LlmClient:
         return self._run(turn, by_name, cancel or CancelToken())
 
     def close(self) -> None:
-        """End the client's threads and connections. A run in progress goes on."""
+        """End the threads and connections. A run in progress fails at its next request."""
         process.unwatch(self._lifetime)
         self._pool.close(timeout=1.0)
         self._deadlines.close()
@@ -165,6 +166,8 @@ class LlmClient:
         finally:
             for undo in forget:
                 undo()
+            if status != "pending":
+                give_up_open_calls(turn, kit)
             meter.emit(
                 lambda: MetricEvent(
                     kind="run",

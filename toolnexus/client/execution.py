@@ -16,6 +16,7 @@ from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled, WireFormatError
 from toolnexus.messages import ToolCall
 from toolnexus.schema import faults, misfit_text, parse_arguments
+from toolnexus.suspension import Answer
 from toolnexus.toolspec import Tool, ToolContext, ToolResult, failure_text, handles_decline
 
 if TYPE_CHECKING:
@@ -129,8 +130,7 @@ def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
         left = kit.cancel.deadline - kit.clock.monotonic()
         deadline = kit.clock.now() + timedelta(seconds=left)
     return ToolContext(
-        # A yes to a hook's question is no answer to one of the tool's.
-        answer=call.answer if call.gate is None else None,
+        answer=_answer_for_tool(call),
         cancel=kit.cancel,
         call_id=call.id,
         attempt=call.attempt + 1,
@@ -139,6 +139,13 @@ def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
         deadline=deadline,
         delegate=kit.host.delegate_for(turn, index),
     )
+
+
+def _answer_for_tool(call: CallState) -> Answer | None:
+    """Return the answer to the tool's own question, as a copy: the record is not the tool's."""
+    if call.answer is None or call.gate is not None:
+        return None
+    return attrs.evolve(call.answer)
 
 
 def _pass_gates(

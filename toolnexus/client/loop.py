@@ -148,6 +148,9 @@ def run_loop(turn: Turn, kit: Kit) -> Outcome:
             if left:
                 return Parked() if "open" in left else Stalled()
             turn.close_calls()
+        final = turn.final_text()
+        if final is not None:
+            return Finished(final)
         if turn.turns >= kit.max_turns:
             return OverLimit("maxTurns")
         limit = kit.host.limit_before_request(turn)
@@ -177,7 +180,7 @@ def _ask(turn: Turn, kit: Kit) -> ModelReply:
             turn.finish(index, ToolResult.error(CUT_OFF))
     for after in kit.hooks.after_llm:
         try:
-            after(request, reply)
+            after(request, attrs.evolve(reply, message=codec.copy(reply.message)))
         except Exception:
             logger.exception("after_llm hook failed")
     return reply

@@ -15,6 +15,7 @@ from toolnexus.messages import Message, Usage
 from toolnexus.suspension import Answer, Request, new_request_id
 from toolnexus.toolspec import ToolResult
 from toolnexus.wire.base import ModelReply
+from toolnexus.wire.content import text_of
 
 NOT_STARTED: Final = "not executed: {reason}"
 UNKNOWN_OUTCOME: Final = (
@@ -169,6 +170,13 @@ class Turn:
         with self.lock:
             self.messages.extend(tool_message(call) for call in self.calls)
             self.calls = []
+
+    def final_text(self) -> str | None:
+        """Return the final text where a retry finds that it had come already; None else."""
+        last = self.messages[-1]
+        if not self.turns or last.get("role") != "assistant" or last.get("tool_calls"):
+            return None
+        return text_of(last.get("content"))
 
     def transcript(self) -> list[Message]:
         """Return the messages with the results of the calls that have one."""

@@ -62,15 +62,15 @@ class Answers:
         if budget is not None and not isinstance(budget, Budget):
             raise ConfigError(f"budget must be a Budget, not {budget!r}")
         with core.deciding() as effects:
-            if budget is not None:
-                handle.budget = budget.over(handle.budget)
+            last = handle.last_result
+            if last is None:
+                raise ConfigError(f"{handle!r} has no turn to retry")
             if handle._stale_runs:
                 return core.result_locked(handle, End("error", BUSY_STALE))
+            if budget is not None:
+                handle.budget = budget.over(handle.budget)
             run = self._spawning.retry_locked(handle, effects, is_awaited=True)
-            last = handle.last_result
             if run is None:
-                if last is None:
-                    raise ConfigError(f"{handle!r} has no turn to retry")
                 return last
         self.see_through(handle.id, run)
         result = handle.last_result
@@ -156,7 +156,7 @@ def _turns_of_locked(handle: Handle) -> frozenset[str]:
 def _is_inside(handle_id: str) -> bool:
     """Whether this thread does the work of that handle, its ancestors or its descendants."""
     mine = current_run.get()
-    if mine is None:
+    if mine is None or mine.is_over:
         return False
     here = mine.handle.id
     return f"{handle_id}/".startswith(f"{here}/") or f"{here}/".startswith(f"{handle_id}/")

@@ -179,7 +179,7 @@ class AgentRuntime:
         with core.deciding() as effects:
             future = core.new_future_locked(handle)
             future.help = lambda timeout: self._waiting.help(handle, future, timeout)
-            if handle._state is State.CLOSED:
+            if handle._state is State.CLOSED or (handle._is_closing and handle._run is None):
                 handle._waiters = None
                 effects.settle(future, core.result_locked(handle, End("closed", "closed")))
         return future

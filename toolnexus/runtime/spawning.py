@@ -201,7 +201,8 @@ def _is_ancestor(sender: Handle | None, handle: Handle) -> bool:
     """Whether the post comes from above: by the handle given, or by the turn it is made in."""
     if sender is None:
         mine = current_run.get()
-        sender = None if mine is None else mine.handle
+        # A callback of a result is the host's code, though it runs on the turn's thread.
+        sender = None if mine is None or mine.is_over else mine.handle
     return sender is not None and any(
         one is sender for one in ledger.chain(handle) if one is not handle
     )

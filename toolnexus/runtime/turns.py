@@ -95,7 +95,8 @@ class Turns:
             if isinstance(error, KeyboardInterrupt):
                 # Reaches the children too, whichever threads run them.
                 self._closing.interrupt(run.handle)
-            end = End("error", f"the turn's thread was ended by {type(error).__name__}")
+            text = f"the turn's thread was ended by {type(error).__name__}"
+            end = End("error", text, stalls=True)
             self._conclude(run, end, goes_on=False)
             raise
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from toolnexus import codec
 from toolnexus.runtime.book import OpenRequest
 from toolnexus.runtime.core import Core
@@ -20,7 +22,7 @@ def _view_locked(core: Core, found: OpenRequest) -> PendingRequest:
     call = core.calls_locked(handle)[found.index]
     assert call.request is not None  # noqa: S101 - its request is open
     return PendingRequest(
-        request=call.request,
+        request=attrs.evolve(call.request),  # a copy: the host may do with it what it likes
         path=path_of(handle),
         agent=handle.definition.name,
         tool=call.name,

@@ -94,37 +94,43 @@ class Waiting:
                 return future.result()
             if cancel is not None and cancel.is_cancelled:
                 return None
-            run = self._claim_or_watch(handle, changed, has_limit=limit is not None)
+            run, watched = self._claim_or_watch(handle, changed, has_limit=limit is not None)
             if run is not None:
                 _execute(run, on_own_thread=limit is not None)
                 continue
             left = None if limit is None else max(limit - core.clock.monotonic(), 0)
-            forget = (
-                cancel.on_cancel(changed.set, is_urgent=True)
-                if cancel is not None
-                else _nothing
-            )
+            forget = _nothing
+            if cancel is not None:
+                forget = cancel.on_cancel(changed.set, is_urgent=True)
             try:
                 if not core.clock.wait(changed, left) and not future.done():
                     return None
             finally:
                 forget()
                 with core.lock:
-                    core.unwatch_locked(handle, changed)
+                    for one in watched:
+                        core.unwatch_locked(one, changed)
 
     def _claim_or_watch(
         self, handle: Handle, changed: Signal, *, has_limit: bool
-    ) -> Run | None:
-        """Return the run of `handle`, claimed, if this thread should see to it; else watch."""
-        # With a limit it is left to the workers, unless this thread may be the last of them.
-        takes_over = not has_limit or current_run.get() is not None
+    ) -> tuple[Run | None, list[Handle]]:
+        """Return a run for this thread to see to, claimed, or whom `changed` now watches."""
+        is_worker = current_run.get() is not None
         with self._core.lock:
+            awaited = [handle]
             run = handle._run
-            if takes_over and run is not None and run.is_started and run.claim():
-                return run
+            if is_worker and run is not None and not run.is_started and handle.parent:
+                # It is queued behind siblings, and this thread may be the last that could
+                # execute one of those.
+                awaited += [one for one in handle.parent._children.values() if one._run]
+            # With a limit it is left to the workers, unless this thread may be the last.
+            for one in awaited if is_worker or not has_limit else ():
+                if one._run is not None and one._run.is_started and one._run.claim():
+                    return one._run, []
             # Also told when a run starts, so that it can be taken over then.
-            self._core.watch_locked(handle, changed)
-        return None
+            for one in awaited:
+                self._core.watch_locked(one, changed)
+        return None, awaited
 
 
 def _give_locked(run: Run, effects: Effects) -> None:
