@@ -7,10 +7,13 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from toolnexus.clock import Clock, Signal
 
 logger = logging.getLogger(__name__)
+
+_JOIN_SECONDS: Final = 1.0
 
 
 class _Entry:
@@ -42,6 +45,7 @@ class Deadlines:
         self._live = 0
         self._changed = Signal()
         self._thread: threading.Thread | None = None
+        self._doing: list[threading.Thread] = []
 
     def call_at(self, instant: float, action: Callable[[], object]) -> Callable[[], None]:
         """Call `action` once the clock reads `instant`.
@@ -57,21 +61,31 @@ class Deadlines:
                 self._thread = threading.Thread(
                     target=self._watch, name="toolnexus-deadlines", daemon=True
                 )
-                self._thread.start()
+                self._start_locked()
             changed = self._changed
         changed.set()
         return lambda: self._take_back(entry)
 
     def close(self) -> None:
-        """Take everything back and join the thread, unless this is it."""
+        """Take everything back and join the threads, but for this one."""
         with self._lock:
             for _, _, entry in self._heap:
                 entry.action = None
             self._live = 0
-            thread, changed = self._thread, self._changed
+            threads, changed = [*self._doing, self._thread], self._changed
         changed.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        for thread in threads:
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(_JOIN_SECONDS)
+
+    def _start_locked(self) -> None:
+        assert self._thread is not None  # noqa: S101 - made by the caller
+        try:
+            self._thread.start()
+        except RuntimeError:
+            # The machine gives no more threads; who looks at the time still finds it passed.
+            logger.exception("no thread to watch deadlines with")
+            self._thread = None
 
     def _take_back(self, entry: _Entry) -> None:
         with self._lock:
@@ -101,7 +115,10 @@ class Deadlines:
             thread = threading.Thread(
                 target=_do, args=(due,), name="toolnexus-deadline", daemon=True
             )
-            thread.start()
+            with self._lock:
+                self._doing = [one for one in self._doing if one.is_alive()]
+                self._doing.append(thread)
+                thread.start()
 
     def _take_due(self) -> Callable[[], object] | None:
         """Return the next thing whose time has come. The caller holds the lock."""

@@ -41,19 +41,39 @@ def unwatch(owner: ProcessBound) -> None:
     _watched.discard(owner)
 
 
-def _tell(step: str) -> None:
-    # In one order, whoever forks: two of them may hold locks meanwhile.
-    for owner in sorted(_watched, key=id):
+# Whom a fork in progress has told of it: the same are told that it is over.
+_forking: Final[list[ProcessBound]] = []
+
+
+def _tell(step: str, owners: list[ProcessBound]) -> None:
+    for owner in owners:
         try:
             getattr(owner, step)()
         except Exception:
             logger.exception("%s of %r failed", step, owner)
 
 
+def _before_fork() -> None:
+    # In one order, whoever forks: two of them may hold locks meanwhile.
+    owners = sorted(_watched, key=id)
+    _tell("before_fork", owners)
+    _forking[:] = owners
+
+
+def _after_fork(step: str) -> None:
+    owners = list(_forking)
+    _forking.clear()
+    _tell(step, owners)
+
+
+def _at_exit() -> None:
+    _tell("at_exit", list(_watched))
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=lambda: _tell("before_fork"),
-        after_in_parent=lambda: _tell("after_fork_in_parent"),
-        after_in_child=lambda: _tell("after_fork"),
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork("after_fork_in_parent"),
+        after_in_child=lambda: _after_fork("after_fork"),
     )
-atexit.register(_tell, "at_exit")
+atexit.register(_at_exit)

@@ -127,6 +127,13 @@ class WorkerPool:
                 job.run_if_unclaimed()
         return True
 
+    def take_queued(self) -> list[Claimable]:
+        """Return what no worker has begun, for the caller to see to."""
+        with self._condition:
+            jobs = list(self._jobs)
+            self._jobs.clear()
+            return jobs
+
     def close(self, timeout: float) -> list[str]:
         """Stop the workers and join them for at most `timeout` seconds, all together.
 

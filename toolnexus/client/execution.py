@@ -104,6 +104,8 @@ def _run(
     if passed is not args:
         args = passed
         turn.rewrite(index, codec.dumps(args))
+    # The hooks may have taken their time.
+    kit.cancel.raise_if_cancelled()
     done = stopped or _misfit(tool, args) or Execution(_call_tool(tool, args, context))
     result = done.result
     kit.meter.emit(

@@ -40,10 +40,11 @@ class Turn:
         messages: Sequence[Message],
         base: int,
         lock: AbstractContextManager[Any] | None = None,
+        run: str | None = None,
     ) -> None:
         self.lock = lock or threading.RLock()
         # -- guarded by lock --------------------------------------------------------------
-        self.run = secrets.token_hex(8)
+        self.run = secrets.token_hex(8) if run is None else run
         self.base = base
         self.messages = list(messages)
         self.calls: list[CallState] = []
@@ -56,8 +57,7 @@ class Turn:
         cls, saved: Checkpoint, lock: AbstractContextManager[Any] | None = None
     ) -> Turn:
         """Return the turn that `saved` was taken from."""
-        turn = cls(saved.messages, saved.base, lock)
-        turn.run = saved.run
+        turn = cls(saved.messages, saved.base, lock, saved.run)
         turn.calls = list(saved.calls)
         turn.turns = saved.turns
         turn.usage = saved.usage

@@ -23,6 +23,8 @@ class Admission:
         handle, parent = run.handle, run.handle.parent
         handle._run = run
         run.began = self._core.clock.monotonic()
+        if run.is_awaited:
+            effects.promise(run)
         if parent is not None:
             limit = ledger.max_concurrent(parent)
             if parent._running_children >= limit:

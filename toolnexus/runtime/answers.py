@@ -84,19 +84,21 @@ class Answers:
         call = core.calls_locked(handle)[found.index]
         assert call.request is not None  # noqa: S101 - an open call has one
         self._refuse_late(call.request, answer)
-        core.book.accept(answer, _turns_of_locked(handle))
+        turns = _turns_of_locked(handle)
         ok = str(answer.ok).lower()
         core.note_locked(handle, f"resume with Answer(ok={ok}) at checkpoint", effects)
         running = handle._run
         if running is not None and running.turn is not None:
             # A replay for an earlier answer is under way; it looks again before it parks.
             running.turn.answer(found.index, answer)
+            core.book.accept(answer, turns)
             return None
         halted = handle._parked
         assert halted is not None  # noqa: S101 - its request is open
         run = self._settling.replay_locked(handle, halted, effects, is_awaited=True)
         assert run.turn is not None  # noqa: S101 - a replay has its turn
         run.turn.answer(found.index, answer)
+        core.book.accept(answer, turns)
         return run
 
     def _again_locked(self, accepted: Accepted, effects: Effects) -> Run | None:
@@ -115,13 +117,16 @@ class Answers:
             raise RequestExpired(request.id, format_time(expires_at))
 
     def see_through(self, handle_id: str, run: Run | None) -> None:
-        """Execute what nobody has begun, and wait until no ancestor is at it any more."""
-        if run is not None and run.is_started and run.claim():
-            run.execute()
-        if _is_inside(handle_id):
-            # Called by a tool of a turn that the cascade waits for: that cannot wait here.
-            if run is not None:
+        """Execute what nobody has begun, and wait until no ancestor is at it any more.
+
+        In a tool, as far as that does not wait for the tool itself.
+        """
+        if run is not None:
+            if run.is_started and not _is_above_this_thread(run.handle) and run.claim():
+                run.execute()
+            else:
                 self._waiting.give_to_workers(run)
+        if _is_below_this_thread(handle_id):
             return
         while (busy := self._replaying(handle_id)) is not None:
             self._waiting.wait(*busy)
@@ -130,6 +135,8 @@ class Answers:
         core = self._core
         with core.lock:
             for one in self._line_locked(handle_id):
+                if _is_above_this_thread(one):
+                    return None
                 run = one._run
                 if run is not None and (run.cause is Cause.REPLAY or run.is_retry):
                     return one, core.new_future_locked(one)
@@ -153,10 +160,17 @@ def _turns_of_locked(handle: Handle) -> frozenset[str]:
     return frozenset(found)
 
 
-def _is_inside(handle_id: str) -> bool:
-    """Whether this thread does the work of that handle, its ancestors or its descendants."""
+def _is_above_this_thread(handle: Handle) -> bool:
+    """Whether this thread is in a tool of that handle's turn, or of one below it."""
     mine = current_run.get()
-    if mine is None or mine.is_over:
-        return False
-    here = mine.handle.id
-    return f"{handle_id}/".startswith(f"{here}/") or f"{here}/".startswith(f"{handle_id}/")
+    return mine is not None and not mine.is_over and handle in ledger.chain(mine.handle)
+
+
+def _is_below_this_thread(handle_id: str) -> bool:
+    """Whether this thread is in a tool of a turn above that handle: its place may be needed."""
+    mine = current_run.get()
+    return (
+        mine is not None
+        and not mine.is_over
+        and f"{handle_id}/".startswith(f"{mine.handle.id}/")
+    )

@@ -168,6 +168,8 @@ class Closing:
         if handle._run is not None:
             # A thread that was ended in the middle of closing may have left one.
             self._force_locked([handle._run], effects)
+        if handle._parked is not None:
+            core.book.withdraw(handle._parked.calls)
         core.move_locked(handle, Cause.CLOSE, why, effects)
         last = handle.last_result
         closed = core.result_locked(handle, End("closed", why))
@@ -248,8 +250,18 @@ class Closing:
                 run.handle._stale_runs += 1
             end = INTERRUPTED
             if run.cancel.is_late:
-                end = End("error", run.cancel.reason or "", stalls=True)
+                end = End("error", run.cancel.late_reason, stalls=True)
             self._settling.settle_locked(run, end, effects)
+
+    def withdraw_unanswerable_locked(self, effects: Effects) -> None:
+        """After a fork: no parked handle waits for what only the parent process could give."""
+        core = self._core
+        dead = [
+            one
+            for one in core.handles.values()
+            if one._parked is not None and core.pending_of_locked(one) is None
+        ]
+        self._withdraw_locked(dead, effects)
 
     def _withdraw_locked(self, handles: list[Handle], effects: Effects) -> None:
         """Take back the requests of parked handles; all of them go to `idle`."""
@@ -265,6 +277,7 @@ class Closing:
             handle._transcript = turn.settled_transcript("interrupted")
             handle._failed = FailedTurn(None, settled_checkpoint(turn, "interrupted"))
             handle._parked = None
+            handle._wake_again = False
             why = f'interrupt cancelled pending "{kind}"'
             core.move_locked(handle, Cause.WITHDRAW, why, effects)
             core.publish_locked(handle, INTERRUPTED, effects)

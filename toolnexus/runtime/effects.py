@@ -24,7 +24,7 @@ class Effects:
     is logged and the others still happen.
     """
 
-    __slots__ = ("_calls", "_lines", "_settled", "_submit", "_to_run")
+    __slots__ = ("_calls", "_lines", "_promised", "_settled", "_submit", "_to_run")
 
     def __init__(self, submit: Callable[[Run], object]) -> None:
         """Collect effects of one decision.
@@ -37,6 +37,7 @@ class Effects:
         self._settled: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._lines: list[str] = []
         self._to_run: list[Run] = []
+        self._promised: list[Run] = []
 
     def add(self, call: Callable[..., object], *args: Any) -> None:
         """Do `call(*args)` after the lock is released."""
@@ -45,6 +46,10 @@ class Effects:
     def run(self, run: Run) -> None:
         """Have a worker execute `run`, unless the caller takes it with `take_run`."""
         self._to_run.append(run)
+
+    def promise(self, run: Run) -> None:
+        """Note that the caller takes `run` over, unless what follows ends its thread first."""
+        self._promised.append(run)
 
     def take_run(self, handle: Handle | None) -> Run | None:
         """Return the run of `handle` for this thread to execute, claimed; None without one."""
@@ -80,6 +85,10 @@ class Effects:
             except BaseException as error:  # noqa: BLE001 - raised below, after the others
                 ending = error
         if ending is not None:
+            for run in self._promised:
+                run.is_awaited = False
+                if run.is_started:
+                    self._submit(run)
             raise ending
 
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import Final
 
+from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.turns import Turns
@@ -22,9 +23,10 @@ _EXIT_SECONDS: Final = 0.1
 class Lifetime:
     """Starts a runtime afresh in a forked child, and ends its threads and sockets."""
 
-    def __init__(self, core: Core, settling: Settling, turns: Turns) -> None:
+    def __init__(self, core: Core, settling: Settling, closing: Closing, turns: Turns) -> None:
         self._core = core
         self._settling = settling
+        self._closing = closing
         self._turns = turns
 
     def before_fork(self) -> None:
@@ -45,6 +47,7 @@ class Lifetime:
         self._turns.deadlines.after_fork()
         with core.deciding() as effects:
             self._settling.after_fork_locked(effects)
+            self._closing.withdraw_unanswerable_locked(effects)
 
     def at_exit(self) -> None:
         """Abort requests in flight, so that the interpreter can end."""
@@ -57,6 +60,9 @@ class Lifetime:
     def end(self) -> None:
         """End the threads and sockets; name the agents whose tools do not let go."""
         self._turns.deadlines.close()
+        # Nothing runs any more, so what waits for runs to end does so at once.
+        for job in self._core.pool.take_queued():
+            job.run_if_unclaimed()
         left = self._core.pool.close(_JOIN_SECONDS)
         self._turns.transport.close()
         if left:

@@ -28,7 +28,7 @@ from toolnexus.runtime.spawning import Spawning
 from toolnexus.runtime.state import State
 from toolnexus.runtime.turns import Turns
 from toolnexus.runtime.views import open_requests
-from toolnexus.runtime.waiting import Waiting, refuse_self_wait, seconds_of
+from toolnexus.runtime.waiting import Waiting, finish_or_start, refuse_self_wait, seconds_of
 from toolnexus.suspension import Answer
 from toolnexus.workers import Job
 
@@ -75,7 +75,7 @@ class AgentRuntime:
         self._turns = Turns(core, settling, closing, delegation)
         core.execute = self._turns.execute
         self._answers = Answers(core, settling, spawning, waiting)
-        self._lifetime = Lifetime(core, settling, self._turns)
+        self._lifetime = Lifetime(core, settling, closing, self._turns)
         process.watch(self._lifetime)
 
     @property
@@ -242,10 +242,12 @@ class AgentRuntime:
             reason: What `on_close` is told; `interrupted` if forced, else `closed`.
         """
         handle = self.root if handle is _Root.ROOT else self._core.own(handle)
-        self._closing.close(handle, force=force, reason=reason)
-        if handle.parent is None:
-            process.unwatch(self._lifetime)
-            self._lifetime.end()
+        try:
+            self._closing.close(handle, force=force, reason=reason)
+        finally:
+            if handle.parent is None:
+                process.unwatch(self._lifetime)
+                self._lifetime.end()
 
     def resume(self, answer: Answer) -> None:
         """Answer an open request and block until no ancestor of the asker can go on.
@@ -284,7 +286,7 @@ class AgentRuntime:
 
         context = contextvars.copy_context()
         job = Job(lambda: context.run(see_through))
-        future.help = lambda _: job.run_if_unclaimed()
+        future.help = lambda timeout: finish_or_start(job, timeout)
         if not self._core.pool.submit(job):
             job.run_if_unclaimed()
         return future

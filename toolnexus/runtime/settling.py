@@ -160,22 +160,22 @@ class Settling:
             is_retry: Whether children that failed are retried as well.
             is_awaited: Whether the caller takes the run over, also once a queued one starts.
         """
-        if handle._parked is not None:
-            why = "Answer accepted, checkpoint restored"
-            self._core.move_locked(handle, Cause.ACCEPT, why, effects)
-        prompt = handle._failed.prompt if handle._failed is not None else None
-        handle._parked = handle._failed = None
+        # Whatever can fail comes before the first change.
         turn = Turn.restore(halted, self._core.lock)
         if is_retry:
             turn.retry_stalled()
         run = Run(
             handle,
             Cause.REPLAY,
-            prompt=prompt,
+            prompt=handle._failed.prompt if handle._failed is not None else None,
             turn=turn,
             is_retry=is_retry,
             is_awaited=is_awaited,
         )
+        if handle._parked is not None:
+            why = "Answer accepted, checkpoint restored"
+            self._core.move_locked(handle, Cause.ACCEPT, why, effects)
+        handle._parked = handle._failed = None
         self._admission.admit_locked(run, effects)
         return run
 

@@ -84,26 +84,41 @@ class Turns:
 
     def _once(self, run: Run) -> Run | None:
         """Work on `run` until it is settled; return what it set going, claimed, or None."""
+        outer = current_run.get()
         token = current_run.set(run)
         try:
             while True:
                 end = self._work(run)
-                is_settled, following = self._conclude(run, end)
+                is_settled, following = self._conclude(run, end, outer)
                 if is_settled:
                     return following
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                # Reaches the children too, whichever threads run them.
-                self._closing.interrupt(run.handle)
             text = f"the turn's thread was ended by {type(error).__name__}"
-            end = End("error", text, stalls=True)
-            self._conclude(run, end, goes_on=False)
+            try:
+                if isinstance(error, KeyboardInterrupt):
+                    # Reaches the children too, whichever threads run them.
+                    self._closing.interrupt(run.handle)
+            finally:
+                self._conclude(run, End("error", text, stalls=True), goes_on=False)
             raise
         finally:
             current_run.reset(token)
 
-    def _conclude(self, run: Run, end: End, *, goes_on: bool = True) -> tuple[bool, Run | None]:
-        """Settle `run` unless it can go on or was settled by an interrupt."""
+    def _conclude(
+        self, run: Run, end: End, outer: Run | None = None, *, goes_on: bool = True
+    ) -> tuple[bool, Run | None]:
+        """Settle `run` unless it can go on or was settled by an interrupt.
+
+        Args:
+            run: What has come to an end, or to a question.
+            end: How.
+            outer: The run in whose tool this thread executes `run`; None where there is none.
+            goes_on: Whether this thread may go on with the parent.
+
+        Returns:
+            Whether it is settled, and the parent's run, claimed, where this thread goes on
+            with that.
+        """
         core = self._core
         following: Run | None = None
         try:
@@ -111,12 +126,15 @@ class Turns:
                 if run.is_over:
                     self._leave_stale_locked(run, effects)
                     return True, None
+                if end.status == "pending" and (run.is_stopping or run.handle._is_closing):
+                    # Nobody could answer what it asks now.
+                    end = self._stopped_end(run)
                 # An answer or a child's end that came after the last pass over the calls.
                 if end.status == "pending" and run.turn is not None and self.due_locked(run):
                     return False, None
                 self._settling.settle_locked(run, end, effects)
-                if goes_on:
-                    # The cascade stays on this thread; other runs are the workers'.
+                if goes_on and not _waits_below(run.handle.parent, outer):
+                    # The cascade stays on this thread. Other runs are the workers'.
                     following = effects.take_run(run.handle.parent)
         except BaseException:
             # A callback ended this thread; what it set going must not end with it.
@@ -144,10 +162,8 @@ class Turns:
             run.cancel.on_cancel(lambda: self._stop_children(run), is_urgent=True)
             with self._until_deadline(run):
                 outcome = run_loop(run.turn, kit)
-        except Cancelled as cancelled:
-            if run.cancel.is_late:
-                return End("error", str(cancelled), stalls=True)
-            return INTERRUPTED
+        except Cancelled:
+            return self._stopped_end(run)
         except LlmError as error:
             return End("error", str(error), stalls=True)
         except Exception as error:
@@ -175,6 +191,12 @@ class Turns:
             yield
         finally:
             forget()
+
+    @staticmethod
+    def _stopped_end(run: Run) -> End:
+        if run.cancel.is_late:
+            return End("error", run.cancel.late_reason, stalls=True)
+        return INTERRUPTED
 
     def _end_of(self, run: Run, outcome: Outcome) -> End:
         match outcome:
@@ -268,6 +290,13 @@ class Turns:
         if call.status == "stalled":
             return child._run is not None or not self._core.is_stalled(child)
         return child._parked is None
+
+
+def _waits_below(parent: Handle | None, outer: Run | None) -> bool:
+    """Whether `parent` could wait for a tool further down the stack of this thread."""
+    if outer is None or outer.is_over:
+        return False
+    return any(one is parent for one in ledger.chain(outer.handle))
 
 
 def _spawns(call: CallState, tools: Mapping[str, Tool]) -> bool:

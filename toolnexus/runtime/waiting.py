@@ -15,6 +15,7 @@ from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.run import Run, current_run
+from toolnexus.workers import Job
 
 _NESTED_TURNS: int = 16
 """Turns that one thread runs inside each other before it takes a fresh one: each costs about
@@ -209,3 +210,13 @@ def _waits_for(parent: Handle | None, child: Handle) -> bool:
         return False
     calls = parent._run.turn.calls
     return any(call.child == child.id and call.status == "started" for call in calls)
+
+
+def finish_or_start(job: Job, timeout: float | None) -> None:
+    """Do a job that no worker has begun: here, or elsewhere if it must not keep the caller."""
+    if timeout is None:
+        job.run_if_unclaimed()
+    else:
+        threading.Thread(
+            target=job.run_if_unclaimed, name="toolnexus-resume", daemon=True
+        ).start()
