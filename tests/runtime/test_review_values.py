@@ -240,9 +240,11 @@ def test_a_client_that_is_closed_says_so(
     assert len(llm.requests) == was_used
 
 
-def test_a_run_in_progress_outlives_the_close_of_its_client(llm: ScriptedLlm) -> None:
+def test_a_run_in_progress_fails_at_its_next_request_once_its_client_is_closed(
+    llm: ScriptedLlm,
+) -> None:
     hold = threading.Event()
-    llm.say("m", tool_call("mail").held_by(hold), text("in time"))
+    llm.say("m", tool_call("mail").held_by(hold))
     mail = Probe("mail")
     client = LlmClient(base_url=llm.base_url, api_key="k", model="m", retries=0)
     future: Future[Any] = Future()
@@ -257,6 +259,7 @@ def test_a_run_in_progress_outlives_the_close_of_its_client(llm: ScriptedLlm) ->
     llm.wait_asked("m")
     client.close()
     hold.set()
-    assert future.result(LIMIT).text == "in time"
+    with pytest.raises(ConfigError, match="closed"):
+        future.result(LIMIT)
     assert len(mail.runs) == 1
     llm.wait_connections(0)

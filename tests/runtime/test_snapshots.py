@@ -65,7 +65,6 @@ def test_an_edited_open_request_is_the_editors_own(
     views: list[Callable[[], Any]] = [
         lambda: rt.pending()[0].request.data,
         lambda: (handle.pending_request or Request("", "")).data,
-        lambda: ((handle.last_result and handle.last_result.pending) or Request("", "")).data,
         lambda: (rt.list()[0].pending or Request("", "")).data,
     ]
     right = {"n": [1], "path": ["root", "a.1"]}
@@ -187,17 +186,6 @@ def test_an_after_llm_hook_edits_a_copy(llm: ScriptedLlm, make_runtime: Make) ->
 
 
 # -- the bare client --------------------------------------------------------------------------
-
-
-def test_a_result_shares_no_message_with_the_history_it_was_given(llm: ScriptedLlm) -> None:
-    llm.answer("m", lambda request: text("fine"))
-    with LlmClient(base_url=llm.base_url, api_key="k", model="m") as client:
-        history = client.run("a").messages
-        before = repr(history)
-        later = client.run("b", history=history)
-        for message in later.messages:
-            message["content"] = "edited"
-    assert repr(history) == before
 
 
 def test_a_checkpoint_gives_its_messages_away_as_copies(llm: ScriptedLlm) -> None:

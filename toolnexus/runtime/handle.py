@@ -167,7 +167,7 @@ class Handle:
     def pending_request(self) -> Request | None:
         """The first open request in call order, its own or a child's; None where none is."""
         with self._core.lock:
-            return self._core.pending_of_locked(self)
+            return shown(self._core.pending_of_locked(self))
 
     def __repr__(self) -> str:
         return f"<Handle {self.id} {self._state.value}>"
@@ -285,6 +285,11 @@ class Spawn:
         return f"Spawn({self._handle!r}, error={self.error!r})"
 
 
+def shown(request: Request | None) -> Request | None:
+    """Return a copy for the host, who may do with its data what it likes."""
+    return None if request is None else attrs.evolve(request)
+
+
 def path_of(handle: Handle) -> tuple[str, ...]:
     """Return the id path of `handle`, by segment."""
     return tuple(handle.id.split("/"))
@@ -300,6 +305,6 @@ def view_of(handle: Handle, pending: Request | None) -> HandleView:
         turns=handle.turns_total,
         total_tokens=handle.usage_tree,
         inbox=len(handle._inbox),
-        pending=pending,
+        pending=shown(pending),
         children=len(handle._children),
     )
