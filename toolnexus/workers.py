@@ -127,6 +127,10 @@ class WorkerPool:
                 job.run_if_unclaimed()
         return True
 
+    def is_worker_here(self) -> bool:
+        """Whether the calling thread is one of the workers."""
+        return threading.current_thread() in self._threads
+
     def take_queued(self) -> list[Claimable]:
         """Return what no worker has begun, for the caller to see to."""
         with self._condition:

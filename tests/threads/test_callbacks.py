@@ -314,3 +314,31 @@ def test_run_turn_comes_back_before_the_turn_that_was_queued_behind(
     assert not behind.done()
     second_hold.set()
     assert behind.result(LIMIT).text == "second"
+
+
+def test_a_future_resume_on_the_only_worker_does_the_work_it_waits_behind(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    """Its replay queues behind a sibling whose turn waits for just that worker."""
+    llm.say("ask", tool_call("charge_card"), text("charged"))
+    llm.answer("m", lambda request: text("said"))
+    rt = make_runtime(
+        AgentDef("ask", model="ask", tools=[Charge()]),
+        AgentDef("a"),
+        max_workers=1,
+        budget=Budget(max_concurrent=1),
+    )
+    asker = rt.spawn(rt.root, "ask").handle
+    parked = rt.run_turn(asker, "go")
+    assert parked.pending is not None
+    first, second = (rt.spawn(rt.root, "a").handle for _ in range(2))
+    held = threading.Event()
+    llm.say("m", text("first").held_by(held))
+    rt.wake(first, "go")
+    llm.wait_asked("m")
+    rt.wake(second, "go")
+    resumed = rt.future_resume(Answer(parked.pending.id, ok=True))
+    held.set()
+    resumed.result(LIMIT)
+    assert rt.wait_on(asker, LIMIT).text == "charged"
+    assert rt.wait_on(second, LIMIT).text == "said"

@@ -116,7 +116,7 @@ class Waiting:
         self, handle: Handle, changed: Signal, *, has_limit: bool
     ) -> tuple[Run | None, list[Handle]]:
         """Return a run for this thread to see to, claimed, or whom `changed` now watches."""
-        is_worker = current_run.get() is not None
+        is_worker = current_run.get() is not None or self._core.pool.is_worker_here()
         with self._core.lock:
             awaited = [handle]
             run = handle._run
