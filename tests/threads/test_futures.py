@@ -203,3 +203,16 @@ def test_the_future_of_a_resume_ends_with_the_runtime(
     rt.close(rt.root, force=True)
 
     assert resumed.result(LIMIT) is None
+
+
+def test_a_future_taken_while_a_handle_closes_drops_no_earlier_one(
+    make_runtime: Callable[..., AgentRuntime],
+) -> None:
+    taken: list[Future[TaskResult]] = []
+    rt = make_runtime(
+        AgentDef("a", on_close=lambda handle, why: taken.append(rt.future_result(handle)))
+    )
+    handle = rt.spawn(rt.root, "a").handle
+    earlier = rt.future_result(handle)
+    rt.close(handle)
+    assert [one.result(LIMIT).status for one in (earlier, *taken)] == ["closed", "closed"]

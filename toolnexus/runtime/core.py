@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Final
 
@@ -187,6 +188,12 @@ class Core:
         for future in waiters or ():
             effects.settle(future, result)
         self.tell_watchers_locked(handle, effects)
+
+    @staticmethod
+    def forget_future_locked(handle: Handle, future: Future[TaskResult]) -> None:
+        """Take back a future that `new_future_locked` gave."""
+        if handle._waiters is not None and future in handle._waiters:
+            handle._waiters.remove(future)
 
     def watch_locked(self, handle: Handle, signal: Signal) -> None:
         """Set `signal` when a run of `handle` next starts or ends."""

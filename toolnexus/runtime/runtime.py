@@ -158,8 +158,7 @@ class AgentRuntime:
                 handle, prompt, effects, is_awaited=timeout is None
             )
             if run is None and not ack.ok:
-                if handle._waiters is not None:
-                    handle._waiters.remove(future)
+                core.forget_future_locked(handle, future)
                 status = "closed" if ack.error == "closed" else "error"
                 end = (
                     End("closed", "closed")
@@ -180,7 +179,8 @@ class AgentRuntime:
             future = core.new_future_locked(handle)
             future.help = lambda timeout: self._waiting.help(handle, future, timeout)
             if handle._state is State.CLOSED or (handle._is_closing and handle._run is None):
-                handle._waiters = None
+                # This one only: others that wait are told when the closing is done.
+                core.forget_future_locked(handle, future)
                 effects.settle(future, core.result_locked(handle, End("closed", "closed")))
         return future
 

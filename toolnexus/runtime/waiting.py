@@ -67,8 +67,7 @@ class Waiting:
     def _leave(self, handle: Handle, future: Future[TaskResult]) -> None:
         """Take the future back, and give a run that counted on this thread to the workers."""
         with self._core.deciding() as effects:
-            if handle._waiters is not None and future in handle._waiters:
-                handle._waiters.remove(future)
+            self._core.forget_future_locked(handle, future)
             if handle._run is not None:
                 _give_locked(handle._run, effects)
 
