@@ -25,7 +25,7 @@ from toolnexus import (
     ToolResult,
 )
 from toolnexus.clock import RealClock, Signal
-from toolnexus.testing import ScriptedLlm, VirtualClock, call, text, tool_call, tool_calls
+from toolnexus.testing import ScriptedLlm, VirtualClock, text, tool_call
 
 LATE = "run timeout after 5000ms"
 
@@ -123,7 +123,8 @@ def test_in_a_tool_that_looks_at_its_token(
         ctx.cancel.raise_if_cancelled()
         return ToolResult.ok("never")
 
-    llm.say("m", tool_calls(call("mail", {}, "c1"), call("look", {}, "c2")), text("went on"))
+    # One after the other, so that the mail is certainly recorded when the time is up.
+    llm.say("m", tool_call("mail", {}, "c1"), tool_call("look", {}, "c2"), text("went on"))
     mail, looking = Probe("mail"), Probe("look", look)
     rt = make_runtime(AgentDef("a", tools=[mail, looking]), clock=clock, timeout_ms=5000)
     handle, end = woken(rt, "a")
