@@ -34,7 +34,8 @@ class CancelToken:
         self._clock: Clock | None = None
         self._late = ""
         # Guards the callbacks and the flip of _reason from None to a text.
-        self._lock = threading.Lock()
+        # Re-entrant, for a dropped stream may be finalised in the middle of anything.
+        self._lock = threading.RLock()
         self._reason: str | None = None
         self._urgent: list[Callable[[], object]] = []
         self._callbacks: list[Callable[[], object]] = []

@@ -38,8 +38,9 @@ class Deadlines:
 
     def after_fork(self) -> None:
         """Forget what the parent process waits for."""
-        # Guards everything below.
-        self._lock = threading.Lock()
+        # Guards everything below. Re-entrant, for a dropped stream may be finalised in the
+        # middle of anything.
+        self._lock = threading.RLock()
         self._heap: list[tuple[float, int, _Entry]] = []
         self._serial = itertools.count()
         self._live = 0
@@ -66,9 +67,15 @@ class Deadlines:
         changed.set()
         return lambda: self._take_back(entry)
 
-    def close(self) -> None:
-        """Take everything back and join the threads, but for this one."""
+    def close(self, *, is_due_kept: bool = False) -> None:
+        """Take everything back and join the threads, but for this one.
+
+        Args:
+            is_due_kept: Whether what is due is done all the same; the threads end with it.
+        """
         with self._lock:
+            if is_due_kept and self._live:
+                return
             for _, _, entry in self._heap:
                 entry.action = None
             self._live = 0
@@ -115,10 +122,19 @@ class Deadlines:
             thread = threading.Thread(
                 target=_do, args=(due,), name="toolnexus-deadline", daemon=True
             )
-            with self._lock:
-                self._doing = [one for one in self._doing if one.is_alive()]
-                self._doing.append(thread)
+            if not self._started(thread):
+                # The machine gives no more threads; late is better than never.
+                _do(due)
+
+    def _started(self, thread: threading.Thread) -> bool:
+        with self._lock:
+            self._doing = [one for one in self._doing if one.is_alive()]
+            try:
                 thread.start()
+            except RuntimeError:
+                return False
+            self._doing.append(thread)
+            return True
 
     def _take_due(self) -> Callable[[], object] | None:
         """Return the next thing whose time has come. The caller holds the lock."""

@@ -6,13 +6,13 @@ import atexit
 import logging
 import os
 import weakref
-from typing import Final, Protocol
+from typing import Final
 
 logger = logging.getLogger(__name__)
 
 
-class ProcessBound(Protocol):
-    """An object that owns threads, locks or sockets of this process."""
+class ProcessBound:
+    """An object that owns threads, locks or sockets of this process. Does nothing by itself."""
 
     def before_fork(self) -> None:
         """Run before a fork: bring what a child may inherit to a consistent point."""

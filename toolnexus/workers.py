@@ -40,6 +40,11 @@ class Job:
         self._done = Signal()
         self._error: BaseException | None = None
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the work has ended."""
+        return self._done.is_set()
+
     def claim(self) -> bool:
         """Take the job; True for exactly one caller, who then must `run` it."""
         return self._claim.acquire(blocking=False)

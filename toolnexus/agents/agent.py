@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from toolnexus.budget import EMPTY_BUDGET, Budget
-from toolnexus.client.client import options_from
-from toolnexus.client.options import OnMetric, WaitFor
+from toolnexus.client.options import OnMetric, WaitFor, options_from
 from toolnexus.codec import JsonValue
 from toolnexus.errors import ConfigError
 from toolnexus.messages import Status
+from toolnexus.parts.part import Prompt
 from toolnexus.results import TaskResult
 from toolnexus.runtime.definition import AgentDef, index_registry
 from toolnexus.runtime.handle import Handle
@@ -123,7 +123,7 @@ class Agent:
 
     def run(
         self,
-        prompt: str,
+        prompt: Prompt,
         options: RuntimeOptions | None = None,
         **given: Unpack[RuntimeOptionFields],
     ) -> AgentRun:
@@ -132,7 +132,7 @@ class Agent:
         Blocks.
 
         Args:
-            prompt: What the agent is asked.
+            prompt: What the agent is asked: a text, or a list of texts and `Part`.
             options: The runtime's options.
             **given: The same by name.
 
@@ -263,8 +263,9 @@ class AgentTool:
             "required": ["prompt"],
             "additionalProperties": False,
         }
-        # Guards _parked: runs of calls outside a runtime that wait for an answer.
-        self._lock = threading.Lock()
+        # Guards _parked: runs of calls outside a runtime that wait for an answer. Re-entrant,
+        # for a dropped stream may be finalised in the middle of anything.
+        self._lock = threading.RLock()
         self._parked: dict[str, AgentRun] = {}
 
     def delegates(self, arguments: str) -> bool:

@@ -24,8 +24,8 @@ class VirtualClock:
         clock.wait_parked(1)      # the thread under test waits with its time limit
         clock.advance(30.0)       # and now that limit has passed
 
-    Waiters register before they look at the time, and `advance` notifies under each waiter's
-    own condition, so no wake-up is lost. Thread-safe.
+    Waiters register before they look at the time, and `advance` moves it before it wakes
+    them, so no wake-up is lost. Thread-safe.
     """
 
     def __init__(self, start: datetime = _EPOCH) -> None:
@@ -33,7 +33,7 @@ class VirtualClock:
             raise ValueError(f"start must be an aware datetime, not {start!r}")
         self._start = start.astimezone(timezone.utc)
         # Guards _waiters and writes of _time; notified when a waiter registers. Never held
-        # together with a signal's condition.
+        # while a signal is waited for.
         self._changed = threading.Condition(threading.Lock())
         self._time = _ORIGIN
         self._waiters: dict[object, tuple[Signal, float]] = {}
@@ -55,8 +55,7 @@ class VirtualClock:
                 parked.
         """
         if timeout is None:
-            with signal.condition:
-                return signal.condition.wait_for(signal.is_set)
+            return signal.wait_for(signal.is_set)
         if timeout <= 0:
             return signal.is_set()
         waiter = object()
@@ -65,9 +64,8 @@ class VirtualClock:
             self._waiters[waiter] = (signal, deadline)
             self._changed.notify_all()
         try:
-            with signal.condition:
-                signal.condition.wait_for(lambda: signal.is_set() or self._time >= deadline)
-                return signal.is_set()
+            signal.wait_for(lambda: signal.is_set() or self._time >= deadline)
+            return signal.is_set()
         finally:
             with self._changed:
                 del self._waiters[waiter]
@@ -87,8 +85,7 @@ class VirtualClock:
             self._time += math.ceil(seconds * _GRID) / _GRID
             signals = [signal for signal, deadline in self._waiters.values()]
         for signal in signals:
-            with signal.condition:
-                signal.condition.notify_all()
+            signal.wake()
 
     @property
     def parked(self) -> int:

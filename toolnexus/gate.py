@@ -1,21 +1,36 @@
-"""TurnGate: how many LLM requests are on the wire at once."""
+"""FifoGate: how many may be inside at once."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 
 from toolnexus.cancel import CancelToken
 from toolnexus.clock import Clock, Signal
 
 
-class TurnGate:
+class _Place:
+    """A place to be had; a generator would cost as much again for each request."""
+
+    __slots__ = ("_cancel", "_gate")
+
+    def __init__(self, gate: FifoGate, cancel: CancelToken) -> None:
+        self._gate = gate
+        self._cancel = cancel
+
+    def __enter__(self) -> None:
+        self._gate.enter(self._cancel)
+
+    def __exit__(self, *ending: object) -> None:
+        self._gate.leave()
+
+
+class FifoGate:
     """A first-in-first-out gate that a cancelled waiter leaves at once. Thread-safe.
 
-    It is held for a request only, never for a turn: a parent that waits for its child holds
-    no place, so one place is enough for any tree.
+    The runtime's is held for a request only, never for a turn: a parent that waits for its
+    child holds no place, so one place is enough for any tree.
     """
 
     def __init__(self, places: int, clock: Clock) -> None:
@@ -25,8 +40,9 @@ class TurnGate:
 
     def after_fork(self) -> None:
         """Forget who held a place in the parent process."""
-        # Guards _free and _waiting.
-        self._lock = threading.Lock()
+        # Guards _free and _waiting. Re-entrant, for a dropped stream may be finalised in the
+        # middle of anything.
+        self._lock = threading.RLock()
         self._free = self._places
         self._waiting: deque[Signal] = deque()
 
@@ -36,22 +52,20 @@ class TurnGate:
         Raises:
             Cancelled: The token was thrown while waiting.
         """
-        return self._hold(cancel)
+        return _Place(self, cancel)
 
-    @contextmanager
-    def _hold(self, cancel: CancelToken) -> Iterator[None]:
-        self._enter(cancel)
-        try:
-            yield
-        finally:
-            self._leave()
-
-    def _enter(self, cancel: CancelToken) -> None:
+    def enter(self, cancel: CancelToken) -> None:
+        """Wait for a place; see `hold`."""
         with self._lock:
             if self._free:
                 self._free -= 1
                 return
-            turn = Signal()
+        # Made before the next look: a finaliser may give a place back in the middle of it.
+        turn = Signal()
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
             self._waiting.append(turn)
         forget = cancel.on_cancel(turn.set, is_urgent=True)
         try:
@@ -71,9 +85,10 @@ class TurnGate:
                 self._waiting.remove(turn)
                 return
         # The place came at the same moment as the cancel: it goes to the next.
-        self._leave()
+        self.leave()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Give a place back: to the first who waits."""
         with self._lock:
             if self._waiting:
                 following = self._waiting.popleft()
