@@ -12,6 +12,14 @@ import attrs
 from toolnexus.cancel import CancelToken
 from toolnexus.codec import JsonValue, dumps, refuse_unknown
 from toolnexus.errors import ConfigError, WireFormatError
+from toolnexus.parts.part import (
+    Content,
+    Part,
+    bounded,
+    is_parts,
+    parts_from,
+    text_of_parts,
+)
 from toolnexus.suspension import Answer, Request
 
 NAME_CHARS: Final = 64
@@ -55,19 +63,31 @@ class ToolResult:
     """What one execution of a tool gave.
 
     Attributes:
-        output: The text the model reads; None becomes "", other JSON values compact JSON.
+        output: The text the model reads; None becomes "", other JSON values compact JSON. Where
+            it is not given it is made of the parts; another text, such as one that a hook
+            shortened, takes the place of the texts among them.
         is_error: Whether the call failed. A suspension is not an error.
         metadata: JSON object for hooks and the host, never sent to the model; a suspended
             result has `{"pending": Request}`.
+        parts: What the model is shown; empty for a result that is only its output.
     """
 
-    output: str = attrs.field(converter=_text_of)
+    # First, as the output is made of it; by keyword, so that the positions stay.
+    parts: tuple[Part, ...] = attrs.field(
+        default=(), converter=parts_from, kw_only=True, repr=False
+    )
+    output: str = attrs.field(
+        default=attrs.Factory(lambda self: text_of_parts(self.parts), takes_self=True),
+        converter=_text_of,
+    )
     is_error: bool = False
     metadata: Mapping[str, Any] | None = None
 
     @classmethod
     def ok(cls, text: JsonValue = "", **metadata: JsonValue) -> ToolResult:
-        """Return a success."""
+        """Return a success: a text, another JSON value, a Part, or a list with Parts in it."""
+        if is_parts(text):
+            return cls(parts=text, metadata=metadata or None)
         return cls(text, metadata=metadata or None)
 
     @classmethod
@@ -99,6 +119,8 @@ class ToolResult:
                 key: value.to_dict() if isinstance(value, Request) else value
                 for key, value in self.metadata.items()
             }
+        if self.parts:
+            out["parts"] = [part.to_dict() for part in self.parts]
         return out
 
     @classmethod
@@ -106,19 +128,67 @@ class ToolResult:
         """Read the wire form.
 
         Raises:
-            WireFormatError: A key is unknown or missing, or a pending request is malformed.
+            WireFormatError: A key is unknown or missing, or a pending request or a part is
+                malformed.
         """
-        data = refuse_unknown(
-            "ToolResult", data, ("output", "isError", "metadata"), ("output",)
-        )
+        known = ("output", "isError", "metadata", "parts")
+        data = refuse_unknown("ToolResult", data, known, ("output",))
         metadata, is_error = data.get("metadata"), data.get("isError", False)
         if metadata is not None and not isinstance(metadata, Mapping):
-            raise WireFormatError(f"ToolResult.metadata must be an object, not {metadata!r}")
+            raise WireFormatError(
+                f"ToolResult.metadata must be an object, not {type(metadata).__name__}"
+            )
         if not isinstance(is_error, bool):
             raise WireFormatError(f"ToolResult.isError must be true or false, not {is_error!r}")
         if metadata and isinstance(metadata.get("pending"), Mapping):
             metadata = {**metadata, "pending": Request.from_dict(metadata["pending"])}
-        return cls(data["output"], is_error, metadata)
+        return cls(data["output"], is_error, metadata, parts=_read_parts(data.get("parts", [])))
+
+
+def _read_parts(data: object) -> tuple[Part, ...]:
+    if not isinstance(data, list):
+        raise WireFormatError(f"ToolResult.parts must be an array, not {type(data).__name__}")
+    return tuple(Part.from_dict(part) for part in data)
+
+
+def content_of_result(result: ToolResult, max_bytes: int | None = None) -> Content:
+    """Return the content of the tool message: the output, or parts as stored.
+
+    Args:
+        result: A final result.
+        max_bytes: See `bound_parts`.
+    """
+    if not result.parts:
+        return result.output
+    parts = bounded(_shown_parts(result), max_bytes)
+    if all(part.kind == "text" for part in parts):
+        return text_of_parts(parts)
+    return [part.to_dict() for part in parts]
+
+
+def bound_parts(result: ToolResult, max_bytes: int | None) -> ToolResult:
+    """Return `result` with a text in the place of each part that is too large to be kept.
+
+    Args:
+        result: A final result.
+        max_bytes: Most bytes, decoded, in one part; None for no limit.
+    """
+    if not result.parts:
+        return result
+    shown = _shown_parts(result)
+    kept = bounded(shown, max_bytes)
+    if kept == shown:
+        return result
+    return attrs.evolve(result, parts=kept, output=text_of_parts(kept))
+
+
+def _shown_parts(result: ToolResult) -> tuple[Part, ...]:
+    """Return the parts, the text that was put in the place of theirs among them."""
+    if not result.parts or result.output == text_of_parts(result.parts):
+        return result.parts
+    # Whoever changed the text, such as a hook that took a secret out, means all of it.
+    said = (Part.text(result.output),) if result.output else ()
+    return (*said, *(part for part in result.parts if part.kind != "text"))
 
 
 def pending_of(result: ToolResult) -> Request | None:
@@ -132,6 +202,7 @@ class ToolContext:
 
     Attributes:
         answer: The answer to the request this call suspended on; None on the first execution.
+        request: That request; None on the first execution.
         cancel: Set when the run is interrupted; long tools look at it.
         call_id: The model's id of the call.
         attempt: 1 for the first execution of this call, one more for each retry.
@@ -141,6 +212,7 @@ class ToolContext:
     """
 
     answer: Answer | None = None
+    request: Request | None = None
     cancel: CancelToken = attrs.field(factory=CancelToken)
     call_id: str = ""
     attempt: int = 1

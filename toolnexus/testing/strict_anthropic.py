@@ -18,6 +18,7 @@ from toolnexus.testing.strict import (
     objects,
     require,
 )
+from toolnexus.testing.strict_parts import check_anthropic_media
 
 _THINKING: Final = ("thinking", "redacted_thinking")
 _TOOL_USE_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -206,6 +207,8 @@ def _check_block(block: dict[str, Any], where: str) -> None:
         require(
             str(words).strip(), f"{where}: text content blocks must contain non-whitespace text"
         )
+    elif kind in ("image", "document"):
+        check_anthropic_media(block, where)
     elif kind == "tool_use":
         _check_tool_use(block, where)
     elif kind == "tool_result":
@@ -239,6 +242,10 @@ def _check_tool_result(block: Mapping[str, Any], where: str) -> None:
     require(isinstance(content, list), f"{where}.tool_result.content: a string or an array")
     for index, part in enumerate(objects(content, where) if content else ()):
         _check_type(part, "result", f"{where}.content.{index}")
+        require(
+            part["type"] == "text" or not is_error,
+            f'{where}.tool_result: all content must be type "text" if `is_error` is true',
+        )
         _check_block(part, f"{where}.content.{index}")
 
 

@@ -16,6 +16,7 @@ from toolnexus.testing.strict import (
     refuse_private_keys,
     require,
 )
+from toolnexus.testing.strict_parts import check_openai_media
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _LONGEST_CALL_ID: Final = 40
@@ -75,7 +76,7 @@ def _check_message(message: dict[str, Any], where: str) -> None:
     if role == "assistant":
         _check_assistant(message, where)
         return
-    _check_content(message.get("content"), where)
+    _check_content(message.get("content"), role, where)
     require("tool_calls" not in message, f"{where}: 'tool_calls' does not fit role {role!r}")
     if role == "tool":
         call_id = message.get("tool_call_id")
@@ -84,7 +85,7 @@ def _check_message(message: dict[str, Any], where: str) -> None:
         require("tool_call_id" not in message, f"{where}: 'tool_call_id' fits only role 'tool'")
 
 
-def _check_content(content: object, where: str) -> None:
+def _check_content(content: object, role: object, where: str) -> None:
     if isinstance(content, str):
         return
     require(content is not None, f"{where}.content: expected a string, got null")
@@ -94,13 +95,14 @@ def _check_content(content: object, where: str) -> None:
         require(isinstance(kind, str), f"{where}.content.{index}.type: is required")
         if kind == "text":
             require(isinstance(part.get("text"), str), f"{where}.content.{index}.text: missing")
+        check_openai_media(part, role, f"{where}.content.{index}")
 
 
 def _check_assistant(message: dict[str, Any], where: str) -> None:
     require("tool_call_id" not in message, f"{where}: 'tool_call_id' fits only role 'tool'")
     content = message.get("content")
     if content is not None:
-        _check_content(content, where)
+        _check_content(content, "assistant", where)
     if "tool_calls" not in message:
         require(content, f"{where}: an assistant message needs 'content' or 'tool_calls'")
         return

@@ -15,6 +15,7 @@ import attrs
 
 from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled, ConfigError, ToolSchemaError
+from toolnexus.parts.part import Part, is_parts
 from toolnexus.suspension import Request
 from toolnexus.tools.docstrings import read_docstring
 from toolnexus.tools.scope import plain_function, scope_of
@@ -251,10 +252,16 @@ def result_of(value: object) -> ToolResult:
     """Return the result that a function's return value means; what is no JSON is an error.
 
     Text goes as it is, None as "", other values as compact JSON; dataclasses, attrs instances,
-    enums, dates, times, decimals, UUIDs and paths are written too.
+    enums, dates, times, decimals, UUIDs and paths are written too. A Part, and a list of Parts
+    and texts, is shown to the model.
     """
     if isinstance(value, ToolResult):
         return value
+    if is_parts(value):
+        try:
+            return ToolResult.ok(value)
+        except ConfigError as error:
+            return ToolResult.error(f"the tool returned what cannot be shown: {error}")
     if value is None:
         return ToolResult("")
     if isinstance(value, str):
@@ -274,6 +281,8 @@ def result_of(value: object) -> ToolResult:
 
 def _plain(value: Any) -> JsonValue:
     """Return the JSON of one value that `json` does not know."""
+    if isinstance(value, Part):
+        raise TypeError("a Part is returned by itself or in a list, never deeper")
     if isinstance(value, enum.Enum):
         return value.value
     text = text_of(value)
