@@ -7,6 +7,7 @@ socket down, be it in connect, in the TLS handshake, before the header or in the
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -23,14 +24,15 @@ from urllib3.util import wait_for_write
 _IN_PROGRESS: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 # Guards the pairing of flights and connections: without it an abort could hit the next
-# request of a connection that has just gone back to the pool.
-_pairing = threading.Lock()
+# request of a connection that has just gone back to the pool. Re-entrant: a dropped stream may
+# be finalised in the middle of anything, on any thread.
+_pairing = threading.RLock()
 
 
 def _after_fork() -> None:
     # The parent's thread that may hold it does not exist here.
     global _pairing
-    _pairing = threading.Lock()
+    _pairing = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -69,6 +71,16 @@ class Flight:
             if self._connection is not None and self._connection.flight is self:
                 self._connection.flight = None
             self._connection = self._socket = None
+
+    def set_timeout(self, seconds: float) -> None:
+        """Wait no longer than this for bytes from now on."""
+        with _pairing:
+            connection, sock = self._connection, self._socket
+            # A body that was read to its end has given the connection to somebody else.
+            if sock is None or connection is None or connection.flight is not self:
+                return
+            with contextlib.suppress(OSError):
+                sock.settimeout(seconds)
 
     def abort(self) -> None:
         """End the request at once, whatever it waits for: connect, handshake, header, body."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from toolnexus.errors import WireFormatError
@@ -60,12 +60,21 @@ def loads(text: str | bytes) -> JsonValue:
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig")
     try:
-        value = _decoder.decode(text)
+        value = _parse(text)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
     if text.count("[") + text.count("{") > NESTING_MAX and _is_too_deep(value):
         raise ValueError(f"JSON nested more than {NESTING_MAX} levels deep")
     return value
+
+
+def _parse(text: str) -> JsonValue:
+    """Parse at once what has no white space around it, as nearly all that is received."""
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        return _decoder.decode(text)
+    return value if end == len(text) else _decoder.decode(text)
 
 
 def _is_too_deep(value: JsonValue) -> bool:
@@ -99,6 +108,7 @@ _body_encoder: Final = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain_mapping
 )
 _decoder: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
+_scan: Final[Callable[[str, int], tuple[JsonValue, int]]] = vars(_decoder)["scan_once"]
 
 
 def copy(value: JsonValue) -> JsonValue:
@@ -106,7 +116,10 @@ def copy(value: JsonValue) -> JsonValue:
 
     Any mapping becomes a dict, any tuple a list.
     """
-    if isinstance(value, Mapping):
+    kind = type(value)
+    if kind is str:  # most parts are texts, and asking an abstract class takes its time
+        return value
+    if kind is dict or (kind is not list and isinstance(value, Mapping)):
         return {key: copy(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [copy(item) for item in value]

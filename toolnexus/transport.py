@@ -7,38 +7,22 @@ half of `Session.post`; a session or adapter of another class is asked as its au
 
 from __future__ import annotations
 
-import ssl
 import threading
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import attrs
 import requests
 import urllib3
-from requests.adapters import HTTPAdapter
+from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.cookies import extract_cookies_to_jar
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import ClosedPoolError
 
 from toolnexus.abort import Flight, current_flight, make_abortable
 from toolnexus.cancel import CancelToken
-from toolnexus.errors import ConfigError, LlmError
-
-
-@attrs.frozen
-class HttpReply:
-    """What came back.
-
-    Attributes:
-        status: HTTP status.
-        headers: Case-insensitive.
-        body: All of it, decoded from any content encoding.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes = attrs.field(repr=False)
+from toolnexus.errors import ConfigError
+from toolnexus.exchange import FAULTS, Exchange, SessionReply, network_error
 
 
 @attrs.frozen
@@ -53,7 +37,7 @@ class _Route:
 
 
 @attrs.frozen(kw_only=True)
-class Patience:
+class Timeouts:
     """How long one request may take.
 
     Attributes:
@@ -93,16 +77,18 @@ class Transport:
         self._is_closed = False
         self._routes: dict[str, _Route] = {}
 
-    def post(
+    def open(
         self,
         url: str,
         headers: Mapping[str, str],
         body: bytes,
         *,
         cancel: CancelToken,
-        patience: Patience,
-    ) -> HttpReply:
-        """Post `body` and return the reply, whatever its status. Blocks.
+        timeouts: Timeouts,
+    ) -> Exchange:
+        """Post `body` and return as soon as status and headers are there. Blocks.
+
+        `cancel` aborts the request until the exchange is closed, by the caller.
 
         Raises:
             Cancelled: `cancel` was thrown; the request is aborted at once.
@@ -111,24 +97,25 @@ class Transport:
         flight = Flight()
         outer = current_flight.set(flight)
         forget = cancel.on_cancel(flight.abort, is_urgent=True)
+        is_open = False
         try:
             cancel.raise_if_cancelled()
-            return self._send(url, headers, body, patience)
-        except _CutOff as error:
+            response = self._send(url, headers, body, timeouts)
+            is_open = True
+            return Exchange(url, response, flight, cancel, forget)
+        except FAULTS as error:
             cancel.raise_if_cancelled()
-            # Not sent again: the provider has answered, and will bill for it.
-            raise LlmError(f"LLM request to {_host_of(url)}: the reply broke off") from error
-        except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as error:
-            cancel.raise_if_cancelled()
-            raise _network_error(url, error) from None
+            raise network_error(url, error) from None
         except (ValueError, AttributeError) as error:
             # A socket that is shut down under a TLS read surfaces as either.
             cancel.raise_if_cancelled()
-            raise _network_error(url, error) from error
+            raise network_error(url, error) from error
         finally:
-            forget()
-            flight.land()
+            # Only sending looks at it: where the reply is read there may be other requests.
             current_flight.reset(outer)
+            if not is_open:
+                forget()
+                flight.land()
 
     def close(self) -> None:
         """Close the connections of the transport's own session, for good."""
@@ -143,14 +130,16 @@ class Transport:
             own.close()
 
     def _send(
-        self, url: str, headers: Mapping[str, str], body: bytes, patience: Patience
-    ) -> HttpReply:
+        self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts
+    ) -> Any:
+        """Return urllib3's response, or what stands in for it, its body unread."""
         session = self._session()
-        timeout = (patience.connect_seconds, patience.read_seconds)
-        if not _is_plain(session, url):
+        timeout = (timeouts.connect_seconds, timeouts.read_seconds)
+        adapter = session.get_adapter(url)
+        if not _is_plain(session, adapter):
             return self._send_by_session(session, url, headers, body, timeout)
         for attempt in (1, 2):
-            route = self._route(session, url, headers)
+            route = self._route(session, adapter, url, headers)
             try:
                 response = route.pool.urlopen(
                     "POST",
@@ -169,12 +158,11 @@ class Transport:
                     raise
                 self._forget_route(url)
                 continue
-            content = _body_of(response)
             if self._given is not None and "set-cookie" in response.headers:
                 extract_cookies_to_jar(  # type: ignore[no-untyped-call]  # requests
                     session.cookies, route.request, response
                 )
-            return HttpReply(response.status, response.headers, content)
+            return response
         raise AssertionError("unreachable")
 
     def _send_by_session(
@@ -184,9 +172,9 @@ class Transport:
         headers: Mapping[str, str],
         body: bytes,
         timeout: tuple[float, float],
-    ) -> HttpReply:
+    ) -> Any:
         make_abortable(session.get_adapter(url))
-        with session.post(
+        response = session.post(
             url,
             data=body,
             headers=dict(headers),
@@ -195,8 +183,8 @@ class Transport:
             timeout=timeout,
             allow_redirects=False,
             stream=True,
-        ) as response:
-            return HttpReply(response.status_code, response.headers, response.content)
+        )
+        return SessionReply(response)
 
     def _session(self) -> requests.Session:
         if self._is_closed:
@@ -211,10 +199,16 @@ class Transport:
                     self._own.mount(scheme, adapter)
             return self._own
 
-    def _route(self, session: requests.Session, url: str, headers: Mapping[str, str]) -> _Route:
+    def _route(
+        self,
+        session: requests.Session,
+        adapter: BaseAdapter,
+        url: str,
+        headers: Mapping[str, str],
+    ) -> _Route:
         stamp = (
             id(session),
-            id(session.get_adapter(url)),
+            id(adapter),
             session.trust_env,
             session.verify,
             session.cert,
@@ -234,29 +228,15 @@ class Transport:
             self._routes.pop(url, None)
 
 
-class _CutOff(Exception):
-    """A successful reply broke off after its header."""
-
-
-def _body_of(response: Any) -> bytes:
-    """Read a body; of one that breaks off only an error's is done without."""
-    try:
-        return bytes(response.read(decode_content=True))
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        if response.status < 300:
-            raise _CutOff from error
-        return b""
-
-
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _is_plain(session: requests.Session, url: str) -> bool:
+def _is_plain(session: requests.Session, adapter: BaseAdapter) -> bool:
     """Say whether a POST through the adapter's pool is all that the session would do."""
     return (
         type(session) is requests.Session
-        and type(session.get_adapter(url)) is HTTPAdapter
+        and type(adapter) is HTTPAdapter
         and session.auth is None
         and not session.hooks.get("response")
         and not session.params
@@ -287,36 +267,3 @@ def _find_route(
     adapter.cert_verify(pool, url, verify, cert)  # type: ignore[no-untyped-call]  # requests
     target = adapter.request_url(prepared, proxies)
     return _Route(stamp, pool, target, prepared, dict(prepared.headers))
-
-
-def _network_error(url: str, error: Exception) -> LlmError:
-    host = _host_of(url)
-    reason = _first_cause(error)
-    if isinstance(reason, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
-        # Not retried: the provider may be at work on it, and will bill for it.
-        return LlmError(f"LLM request to {host}: read timeout (no bytes for read_timeout_ms)")
-    if isinstance(reason, ssl.SSLCertVerificationError):
-        return LlmError(f"LLM request to {host}: TLS failed: {reason}")
-    # What `requests` finds wrong with a URL or a header is a ValueError, and stays wrong.
-    system = reason.__cause__ if isinstance(reason.__cause__, OSError) else reason
-    said = f" ({system.strerror})" if isinstance(system, OSError) and system.strerror else ""
-    return LlmError(
-        f"LLM request to {host} failed: {type(reason).__name__}{said}",
-        retryable=not isinstance(reason, ValueError),
-    )
-
-
-def _host_of(url: str) -> str:
-    """Return host and port of a URL, without anybody's password."""
-    return urlsplit(url).netloc.rpartition("@")[2] or "?"
-
-
-def _first_cause(error: Exception) -> Exception:
-    """Return what `requests` and `MaxRetryError` wrap."""
-    while True:
-        inner = getattr(error, "reason", None) or (error.args[0] if error.args else None)
-        if isinstance(error, urllib3.exceptions.ProtocolError) or not isinstance(
-            inner, Exception
-        ):
-            return error
-        error = inner

@@ -440,8 +440,8 @@ def test_usage(usage: Any, expected: Usage) -> None:
     [
         (None, False),
         ("<html>", False),
-        ({}, True),
-        ({"content": None}, True),
+        ({}, False),
+        ({"content": None}, False),
         ({"type": "error", "error": {"type": "overloaded_error", "message": "x"}}, True),
         ({"type": "error", "error": {"type": "invalid_request_error"}}, False),
         ({"type": "error"}, False),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -10,6 +9,7 @@ from toolnexus import codec
 from toolnexus.codec import JsonValue
 from toolnexus.messages import Message, ToolCall, Usage
 from toolnexus.toolspec import ToolDeclaration
+from toolnexus.wire.anthropic_stream import AnthropicStream
 from toolnexus.wire.base import ModelReply, ModelRequest
 from toolnexus.wire.calls import (
     WireIds,
@@ -27,6 +27,7 @@ from toolnexus.wire.content import (
     says_something,
     text_of,
 )
+from toolnexus.wire.parts import anthropic_block, placeholder
 from toolnexus.wire.replies import count, raise_if_error, unusable
 from toolnexus.wire.view import complete
 
@@ -35,9 +36,13 @@ DEFAULT_MAX_TOKENS: Final = 4096
 BEGINNING: Final = "(start of conversation)"
 """The user's first message where the transcript begins with the assistant."""
 
+CONTINUED: Final = "(continued)"
+"""The user's message between two of the assistant's that cannot be one."""
+
+STREAM_PARAMS: Final[Mapping[str, JsonValue]] = {"stream": True}
+
 Block: TypeAlias = dict[str, Any]
 
-_DATA_URL: Final = re.compile(r"data:(image/[a-z.+-]+);base64,(.+)", re.DOTALL)
 _THINKING: Final = ("thinking", "redacted_thinking")
 _TOOL_USE_KEYS: Final = frozenset({"type", "id", "name", "input"})
 _TRUNCATED: Final = ("max_tokens", "model_context_window_exceeded")
@@ -55,6 +60,14 @@ def endpoint(base_url: str) -> str:
     """Return the URL that a request is posted to."""
     base = base_url.removesuffix("/")
     return f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages"
+
+
+translation_endpoint = endpoint
+
+
+def new_stream() -> AnthropicStream:
+    """Return what the events of one stream go into."""
+    return AnthropicStream()
 
 
 def headers(api_key: str) -> dict[str, str]:
@@ -78,7 +91,21 @@ def request_body(request: ModelRequest) -> dict[str, JsonValue]:
     body["messages"] = [_message(*turn) for turn in _turns(view, request.origin)]
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
+        choice = _tool_choice(request.tool_choice)
+        if choice is not None:
+            body["tool_choice"] = choice
     return body
+
+
+def _tool_choice(choice: JsonValue) -> JsonValue:
+    """Return OpenAI's `tool_choice` in this provider's words; None where it is the default."""
+    if isinstance(choice, Mapping):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+        return {"type": "tool", "name": wire_name(str(name or ""))}
+    return {"required": {"type": "any"}, "any": {"type": "any"}, "none": {"type": "none"}}.get(
+        choice
+    )
 
 
 def _tool(tool: ToolDeclaration) -> dict[str, JsonValue]:
@@ -115,10 +142,13 @@ def _turns(view: Iterable[Message], origin: str) -> list[tuple[str, list[Block]]
             blocks = _parts(message.get("content"))
         else:
             continue
-        if turns and turns[-1][0] == role:
-            turns[-1][1].extend(blocks)
-        else:
+        if not turns or turns[-1][0] != role:
             turns.append((role, blocks))
+        elif blocks and blocks[0].get("type") in _THINKING:
+            # Thoughts open their own message: those of two replies in one are refused.
+            turns += [("user", [_text(CONTINUED)]), (role, blocks)]
+        else:
+            turns[-1][1].extend(blocks)
     return _acceptable(turns)
 
 
@@ -150,47 +180,31 @@ def _texts(text: str) -> list[Block]:
 
 
 def _result(message: Message, call_id: str) -> Block:
-    blocks = _parts(message.get("content"))
+    is_error = message.get("_is_error") is True
+    # An error may hold nothing but text.
+    blocks = _parts(message.get("content"), texts_only=is_error)
     plain = len(blocks) == 1 and blocks[0]["type"] == "text"
     content: JsonValue = blocks[0]["text"] if plain else blocks or EMPTY
     result: Block = {"type": "tool_result", "tool_use_id": call_id, "content": content}
-    if message.get("_is_error") is True:
+    if is_error:
         result["is_error"] = True
     return result
 
 
-def _parts(content: JsonValue) -> list[Block]:
+def _parts(content: JsonValue, *, texts_only: bool = False) -> list[Block]:
     if not isinstance(content, list):
         return _texts(text_of(content))
-    return [block for part in content for block in _part(part)]
+    return [block for part in content for block in _part(part, texts_only=texts_only)]
 
 
-def _part(part: JsonValue) -> list[Block]:
+def _part(part: JsonValue, *, texts_only: bool) -> list[Block]:
     text = part_text(part)
     if text is not None:
         return _texts(text)
     if not isinstance(part, Mapping):
         return []
-    kind = part.get("type")
-    if kind in ("image", "document") and isinstance(part.get("source"), Mapping):
-        return [codec.copy(part)]
-    image = _image(part.get("image_url")) if kind == "image_url" else None
-    return [image or _text(f"(a part of type {kind!r} that this provider does not take)")]
-
-
-def _image(image_url: JsonValue) -> Block | None:
-    url = image_url.get("url") if isinstance(image_url, Mapping) else image_url
-    if not isinstance(url, str):
-        return None
-    inline = _DATA_URL.fullmatch(url)
-    if inline:
-        media_type, data = inline.groups()
-        source = {"type": "base64", "media_type": media_type, "data": data}
-    elif url.startswith(("https://", "http://")):
-        source = {"type": "url", "url": url}
-    else:
-        return None
-    return {"type": "image", "source": source}
+    block = None if texts_only else anthropic_block(part)
+    return [block or _text(placeholder(part))]
 
 
 def _assistant(message: Message, ids: Mapping[str, str], origin: str) -> list[Block]:
@@ -218,8 +232,17 @@ def _received(message: Message, ids: Mapping[str, str]) -> list[Block]:
     blocks: list[Block] = codec.copy([b for b in stored if not _is_blank_text(b)])
     for block in blocks:
         if block.get("type") == "tool_use":
-            block.update(id=ids[block["id"]], name=wire_name(block["name"]))
+            name = wire_name(block["name"])
+            block.update(id=ids[block["id"]], name=name, input=_input(block))
     return blocks
+
+
+def _input(block: Block) -> Any:
+    """Return the input of a tool use as it may be sent back; a malformed one is no object."""
+    received = block.get("input")
+    if isinstance(received, dict):
+        return received
+    return arguments_object(arguments_text(received))
 
 
 def _is_blank_text(block: Mapping[str, Any]) -> bool:
@@ -238,9 +261,7 @@ def _says_the_same(message: Message, stored: Sequence[Any]) -> bool:
         for call in message.get("tool_calls") or ()
     ]
     used = [
-        (b.get("id"), b.get("name"), b.get("input"))
-        for b in stored
-        if b.get("type") == "tool_use"
+        (b.get("id"), b.get("name"), _input(b)) for b in stored if b.get("type") == "tool_use"
     ]
     texts = [b.get("text") for b in stored if b.get("type") == "text"]
     if said != used or not all(isinstance(text, str) for text in texts):
@@ -288,7 +309,7 @@ def read_reply(payload: JsonValue, origin: str) -> ModelReply:
 
 def _content(payload: JsonValue) -> list[Block]:
     if not isinstance(payload, Mapping):
-        raise unusable(payload, "no JSON object", retryable=False)
+        raise unusable(payload, "no JSON object")
     raise_if_error(payload, payload)
     content = payload.get("content")
     if isinstance(content, str):

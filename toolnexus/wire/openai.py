@@ -28,8 +28,21 @@ from toolnexus.wire.content import (
     says_something,
     text_of,
 )
+from toolnexus.wire.openai_stream import OpenAiStream
+from toolnexus.wire.parts import (
+    EncodePart,
+    is_media,
+    openai_part,
+    openai_text,
+    placeholder,
+)
 from toolnexus.wire.replies import count, raise_if_error, unusable
 from toolnexus.wire.view import complete
+
+STREAM_PARAMS: Final[Mapping[str, JsonValue]] = {
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
 
 _TRUNCATED: Final = ("length", "max_tokens")
 _CALL_KEYS: Final = frozenset({"id", "type", "function"})
@@ -46,6 +59,19 @@ def endpoint(base_url: str) -> str:
     return f"{base_url.removesuffix('/')}/chat/completions"
 
 
+def translation_endpoint(base_url: str) -> str:
+    """Return the URL for a translation, whose base may be without its version."""
+    base = base_url.removesuffix("/")
+    if base.endswith("/v1") or "/chat/" in base:
+        return f"{base}/chat/completions"
+    return f"{base}/v1/chat/completions"
+
+
+def new_stream() -> OpenAiStream:
+    """Return what the events of one stream go into."""
+    return OpenAiStream()
+
+
 def headers(api_key: str) -> dict[str, str]:
     """Return the header that carries the key."""
     return {"Authorization": f"Bearer {api_key}"}
@@ -60,7 +86,7 @@ def request_body(request: ModelRequest) -> dict[str, JsonValue]:
     body: dict[str, JsonValue] = {"model": request.model, "messages": _messages(request)}
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
-        body["tool_choice"] = "auto"
+        body["tool_choice"] = "auto" if request.tool_choice is None else request.tool_choice
     if request.max_tokens is not None:
         body["max_tokens"] = request.max_tokens
     return body
@@ -87,7 +113,7 @@ def _messages(request: ModelRequest) -> list[Message]:
         if role == "assistant":
             wire, ids = _assistant(message, request.origin)
         else:
-            wire = {"role": role, "content": _content(message.get("content"))}
+            wire = {"role": role, "content": _heard(role, message.get("content"))}
             if role == "tool":
                 wire["tool_call_id"] = ids[message["tool_call_id"]]
             if len(message) > len(wire):
@@ -104,21 +130,35 @@ def _more_of(stored: Mapping[str, Any], without: frozenset[str]) -> dict[str, An
     }
 
 
-def _content(content: JsonValue) -> JsonValue:
-    """Return what may stand on the wire: a text that is not blank, or parts that are none."""
+def _heard(role: str, content: JsonValue) -> JsonValue:
+    """Return the content of a message that no assistant said; only a user's may have media."""
+    wire = _content(content, openai_part if role == "user" else openai_text)
+    if role == "tool" and isinstance(content, list) and any(map(is_media, content)):
+        # Many servers take a list from a user only.
+        return "\n".join(text_of([part]) for part in wire)
+    return wire
+
+
+def _content(content: JsonValue, encode: EncodePart) -> JsonValue:
+    """Return what may stand on the wire: a text that is not blank, or parts that are none.
+
+    In the place of a part that `encode` has no form for there is a placeholder.
+    """
     if isinstance(content, list):
-        return [_part(part) for part in content if not _is_blank_part(part)] or EMPTY
+        return [wire for part in content for wire in _part(part, encode)] or EMPTY
     text = text_of(content)
     return EMPTY if is_blank(text) else text
 
 
-def _is_blank_part(part: object) -> bool:
+def _part(part: JsonValue, encode: EncodePart) -> list[dict[str, Any]]:
     text = part_text(part)
-    return not isinstance(part, Mapping) if text is None else is_blank(text)
-
-
-def _part(part: JsonValue) -> JsonValue:
-    return {"type": "text", "text": part} if isinstance(part, str) else codec.copy(part)
+    if text is not None and is_blank(text):
+        return []
+    if isinstance(part, str):
+        return [{"type": "text", "text": part}]
+    if not isinstance(part, Mapping):
+        return []
+    return [encode(part) or {"type": "text", "text": placeholder(part)}]
 
 
 def _assistant(message: Message, origin: str) -> tuple[Message, Mapping[str, str]]:
@@ -154,7 +194,7 @@ def _said(message: Message, *, at_home: bool, has_calls: bool) -> JsonValue:
     blocks = message.get("_blocks")
     if at_home and isinstance(blocks, list) and text_of(blocks) == text_of(content):
         content = blocks
-    wire = _content(content)
+    wire = _content(content, codec.copy if at_home else openai_text)
     # A placeholder beside calls would teach the model to write it.
     return None if has_calls and wire == EMPTY else wire
 
@@ -214,7 +254,7 @@ def read_reply(payload: JsonValue, origin: str) -> ModelReply:
 
 def _choice(payload: JsonValue) -> Mapping[str, Any]:
     if not isinstance(payload, Mapping):
-        raise unusable(payload, "no JSON object", retryable=False)
+        raise unusable(payload, "no JSON object")
     raise_if_error(payload, payload)
     choices = payload.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None

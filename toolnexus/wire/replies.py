@@ -7,9 +7,10 @@ from typing import Final
 
 from toolnexus.codec import JsonValue
 from toolnexus.errors import BODY_EXCERPT_CHARS, LlmError
+from toolnexus.parts.media import without_base64
 from toolnexus.wire.content import json_text
 
-_RETRYABLE_CODES: Final = frozenset({429, 500, 502, 503, 504})
+_RETRYABLE_CODES: Final = frozenset({429, 500, 502, 503, 504, 529})
 _RETRYABLE_WORDS: Final = frozenset(
     {
         "api_error",
@@ -30,12 +31,12 @@ def count(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-def unusable(payload: JsonValue, why: str = "", *, retryable: bool = True) -> LlmError:
+def unusable(payload: JsonValue, why: str = "", *, retryable: bool = False) -> LlmError:
     """Return the error for a 2xx body that is no reply.
 
-    A cut or empty reply is a fault of the moment, so the same request may succeed later.
+    Not worth another attempt unless it says so: it was answered, and will be billed.
     """
-    excerpt = json_text(payload)[:BODY_EXCERPT_CHARS]
+    excerpt = without_base64(json_text(payload))[:BODY_EXCERPT_CHARS]
     return LlmError(
         f"LLM 200: {why}: {excerpt}" if why else f"LLM 200: {excerpt}", 200, retryable
     )
