@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
 from toolnexus.messages import Usage
 
 logger = logging.getLogger(__name__)
+
+
+_NO_USAGE: Final = Usage()
+
+Kind: TypeAlias = Literal["llm", "tool", "run"]
 
 
 @attrs.frozen(kw_only=True)
@@ -32,7 +37,7 @@ class MetricEvent:
         handle_id: Whose turn it was; None outside a runtime.
     """
 
-    kind: Literal["llm", "tool", "run"]
+    kind: Kind
     ms: float
     model: str = ""
     status: str = ""
@@ -40,27 +45,32 @@ class MetricEvent:
     source: str = ""
     is_error: bool = False
     pending: bool = False
-    usage: Usage = attrs.field(factory=Usage)
+    usage: Usage = _NO_USAGE
     error: str | None = None
     handle_id: str | None = None
 
 
+Sink: TypeAlias = Callable[[MetricEvent], object]
+
+
 class Meter:
-    """Hands events to the host's `on_metric`; what that raises is logged, never more."""
+    """Hands events to whoever listens; what a listener raises is logged, never more."""
 
-    __slots__ = ("_handle_id", "_sink")
+    __slots__ = ("_handle_id", "_sinks")
 
-    def __init__(
-        self, sink: Callable[[MetricEvent], object] | None, handle_id: str | None = None
-    ) -> None:
-        self._sink = sink
+    def __init__(self, *sinks: Sink | None, handle_id: str | None = None) -> None:
+        self._sinks = [sink for sink in sinks if sink is not None]
         self._handle_id = handle_id
 
-    def emit(self, make: Callable[[], MetricEvent]) -> None:
-        """Build an event and hand it over with the handle's id; free where nobody listens."""
-        if self._sink is None:
-            return
+    def emit(self, kind: Kind, ms: float, **fields: Any) -> None:
+        """Make an event of what was done, and hand it over."""
         try:
-            self._sink(attrs.evolve(make(), handle_id=self._handle_id))
+            event = MetricEvent(kind=kind, ms=ms, handle_id=self._handle_id, **fields)
         except Exception:
-            logger.exception("on_metric failed")
+            logger.exception("a metric event could not be made")
+            return
+        for sink in self._sinks:
+            try:
+                sink(event)
+            except Exception:
+                logger.exception("on_metric failed")
