@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, TypeAlias
 
@@ -13,7 +13,15 @@ import attrs
 
 from toolnexus.testing.loopback import Connection, HttpRequest, HungUp, LoopbackServer
 from toolnexus.testing.recorded import RecordedRequest, Style
-from toolnexus.testing.render import Rendered, render, render_error, used_ids
+from toolnexus.testing.render import (
+    Rendered,
+    Step,
+    is_stream,
+    render,
+    render_error,
+    steps,
+    used_ids,
+)
 from toolnexus.testing.replies import Gate, Reply
 from toolnexus.testing.strict import Refusal, parse_body
 from toolnexus.testing.strict_anthropic import ThoughtMemory, check_anthropic
@@ -75,7 +83,16 @@ class ScriptedLlm:
         self.base_url = f"http://127.0.0.1:{self._server.port}/v1"
 
     def say(self, model: str, *replies: Reply) -> None:
-        """Add replies to what `model` says; each is used once, in order."""
+        """Add replies to what `model` says; each is used once, in order.
+
+        Raises:
+            TypeError: The first argument is no model's name, or another is no reply.
+        """
+        if not isinstance(model, str):
+            raise TypeError(f"say takes the model's name first, not {model!r}")
+        for reply in replies:
+            if not isinstance(reply, Reply):
+                raise TypeError(f"say takes replies, such as text('Hi.'), not {reply!r}")
         with self._asked:
             self._lane(model).replies.extend(replies)
 
@@ -206,7 +223,10 @@ class ScriptedLlm:
         reply = reply or self._ask_function(request)
         if reply is None:
             scripted = ", ".join(map(repr, sorted(self._lanes))) or "none"
-            problem = f"unscripted request to model {request.model!r} (scripted: {scripted})"
+            why = f"scripted: {scripted}"
+            if request.model in self._lanes:
+                why = "all its replies are used; say more"
+            problem = f"unscripted request to model {request.model!r} ({why})"
             self._send(connection, render_error(style, _UNSCRIPTED, problem))
         else:
             self._play(reply, request, connection)
@@ -281,11 +301,12 @@ class ScriptedLlm:
             raise HungUp
         try:
             rendered = self._render(reply, request)
+            chunks = _chunks(reply, rendered)
         except (TypeError, ValueError) as error:
-            problem = f"a reply of {request.model!r} is not JSON:"
+            problem = f"a reply of {request.model!r} cannot be sent:"
             self._note_failure(problem, error)
-            rendered = render_error(request.style, _UNSCRIPTED, problem)
-        self._send(connection, rendered, reply)
+            rendered, chunks = render_error(request.style, _UNSCRIPTED, problem), None
+        self._send(connection, rendered, reply, chunks)
 
     def _render(self, reply: Reply, request: RecordedRequest) -> Rendered:
         taken = used_ids(request)
@@ -313,19 +334,39 @@ class ScriptedLlm:
                 return call_id
 
     def _send(
-        self, connection: Connection, rendered: Rendered, reply: Reply | None = None
+        self,
+        connection: Connection,
+        rendered: Rendered,
+        reply: Reply | None = None,
+        chunks: Sequence[Step] | None = None,
     ) -> None:
         reply = reply or Reply()
-        connection.send(
-            rendered.status,
-            rendered.headers,
-            rendered.body,
-            reply.body_gate,
-            cut=reply.cut == "in body",
-        )
+        is_cut = reply.cut == "in body"
+        if chunks is None:
+            connection.send(
+                rendered.status, rendered.headers, rendered.body, reply.body_gate, cut=is_cut
+            )
+        else:
+            gate = [] if reply.body_gate is None else [reply.body_gate]
+            is_cut = is_cut or reply.cut_bytes is not None
+            connection.stream(rendered.status, rendered.headers, [*gate, *chunks], cut=is_cut)
         if reply.closes:
             raise HungUp
 
 
+def _chunks(reply: Reply, rendered: Rendered) -> list[Step] | None:
+    """Return how a stream is sent; None for a response that is none.
+
+    Raises:
+        ValueError: The reply needs a stream, and the request did not ask for one.
+    """
+    if is_stream(rendered):
+        return steps(reply, rendered.body)
+    if reply.is_paced:
+        raise ValueError("it is paused or cut as a stream, which the request did not ask for")
+    return None
+
+
 def _gates_of(reply: Reply) -> list[Gate]:
-    return [gate for gate in (reply.gate, reply.body_gate) if gate is not None]
+    gates = [reply.gate, reply.body_gate, *(gate for _, gate in reply.pauses), reply.end_gate]
+    return [gate for gate in gates if gate is not None]

@@ -11,7 +11,7 @@ import http.client
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -86,11 +86,7 @@ class Connection:
             HungUp: The client left while the gate was shut, or `cut` asked for half a body.
             OSError: The client left at another time.
         """
-        phrase = http.client.responses.get(status, "Scripted")
-        lines = [f"HTTP/1.1 {status} {phrase}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        lines += [f"content-length: {len(body)}", "", ""]
-        head = "\r\n".join(lines).encode("latin-1", "replace")
+        head = _head(status, {**headers, "content-length": str(len(body))})
         if body_gate is not None:
             self._sock.sendall(head)
             self.wait_for(body_gate)
@@ -99,6 +95,33 @@ class Connection:
             self._sock.sendall(head + body[: len(body) // 2])
             raise HungUp
         self._sock.sendall(head + body)
+
+    def stream(
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        steps: Iterable[bytes | Gate],
+        *,
+        cut: bool = False,
+    ) -> None:
+        """Write a response in chunks, and wait for the gates between them.
+
+        Raises:
+            HungUp: The client left while a gate was shut, or `cut` asked for no end.
+            OSError: The client left at another time.
+        """
+        unsent = [_head(status, {**headers, "transfer-encoding": "chunked"})]
+        for step in steps:
+            if isinstance(step, bytes):
+                unsent.append(b"%x\r\n%b\r\n" % (len(step), step))
+                continue
+            self._sock.sendall(b"".join(unsent))
+            unsent = []
+            self.wait_for(step)
+        if cut:
+            self._sock.sendall(b"".join(unsent))
+            raise HungUp
+        self._sock.sendall(b"".join([*unsent, b"0\r\n\r\n"]))
 
     def wait_for(self, gate: Gate) -> None:
         """Block until `gate` is open.
@@ -131,6 +154,13 @@ class Connection:
             return True
         finally:
             self._sock.settimeout(None)
+
+
+def _head(status: int, headers: Mapping[str, str]) -> bytes:
+    phrase = http.client.responses.get(status, "Scripted")
+    lines = [f"HTTP/1.1 {status} {phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
 
 
 class LoopbackServer:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import attrs
 
 from toolnexus.codec import JsonValue, dumps, encode, loads
 from toolnexus.testing.events import anthropic_events, openai_events
 from toolnexus.testing.recorded import RecordedRequest, Style, blocks_of
-from toolnexus.testing.replies import Call, Reply
+from toolnexus.testing.replies import Call, Gate, Reply
 
+Step: TypeAlias = bytes | Gate
+"""Of a stream: a chunk to send, or what to wait for before the next one."""
+
+_EVENT_END: Final = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)|(?<=\r\r)")
 _STOP_REASONS: Final[Mapping[str, str]] = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -91,13 +97,72 @@ def render(
     return Rendered(reply.status, {**headers, **_lower(reply.headers)}, body, known)
 
 
+def is_stream(rendered: Rendered) -> bool:
+    """Say whether a response is a stream of events."""
+    return rendered.headers.get("content-type", "").startswith("text/event-stream")
+
+
+def steps(reply: Reply, body: bytes) -> list[Step]:
+    """Return how a stream is sent: its chunks, and the gates between them.
+
+    Raises:
+        ValueError: The reply pauses or is cut behind the end of the stream.
+    """
+    events = [event for event in _EVENT_END.split(body) if event][: reply.events]
+    last = max((after for after, _ in reply.pauses), default=0)
+    if last > len(events):
+        raise ValueError(f"a pause after {last} events of a stream of {len(events)}")
+    sizes = itertools.cycle(reply.pieces)
+    made: list[Step] = []
+    begun = 0
+    for after, gate in (*sorted(reply.pauses, key=lambda pause: pause[0]), (None, None)):
+        made.extend(_chunks(events[begun:after], sizes if reply.pieces else None))
+        begun = after or begun
+        if gate is not None:
+            made.append(gate)
+    if reply.end_gate is not None:
+        made.append(reply.end_gate)
+    half = sum(map(len, events)) // 2 if reply.cut == "in body" else None
+    return _cut(made, half if reply.cut_bytes is None else reply.cut_bytes)
+
+
+def _chunks(events: Sequence[bytes], sizes: Iterator[int] | None) -> Iterator[bytes]:
+    if sizes is None:
+        yield from events
+        return
+    data = b"".join(events)
+    while data:
+        size = max(next(sizes), 1)
+        yield data[:size]
+        data = data[size:]
+
+
+def _cut(whole: Sequence[Step], size: int | None) -> list[Step]:
+    """Return what comes before `size` bytes are sent."""
+    if size is None:
+        return list(whole)
+    kept: list[Step] = []
+    for step in whole:
+        if not isinstance(step, bytes):
+            kept.append(step)
+        elif size < len(step):
+            return [*kept, step[:size]] if size else kept
+        else:
+            kept.append(step)
+            size -= len(step)
+    if size:
+        raise ValueError(f"a cut {size} bytes behind the end of the stream")
+    return kept
+
+
 def used_ids(request: RecordedRequest) -> set[str]:
     """Return the ids of all calls in the transcript of `request`."""
     ids: set[str] = set()
     for message in request.messages:
         calls = message.get("tool_calls") or ()
         blocks = [b for b in blocks_of(message.get("content")) if b.get("type") == "tool_use"]
-        ids.update(call.get("id", "") for call in (*calls, *blocks))
+        given = (call.get("id") for call in (*calls, *blocks))
+        ids.update(one for one in given if isinstance(one, str))
     return ids
 
 

@@ -63,6 +63,12 @@ class Reply:
         body_gate: Holds the reply between its headers and its body.
         cut: Where the server hangs up in the middle; None for nowhere.
         closes: Whether the server hangs up after the reply without having said so.
+        pauses: Where a stream waits: after how many of its events, and for which gate.
+        end_gate: Holds a stream's end back after its last event.
+        events: Which of a stream's events are sent, as the end of a slice says it; None: all.
+        cut_bytes: After how many bytes of a stream the server hangs up; None for nowhere.
+        pieces: Sizes in bytes of the chunks of a stream, again and again; empty for one chunk
+            for each event.
     """
 
     content: str | None = None
@@ -78,6 +84,11 @@ class Reply:
     body_gate: Gate | None = attrs.field(default=None, kw_only=True)
     cut: Cut | None = attrs.field(default=None, kw_only=True)
     closes: bool = attrs.field(default=False, kw_only=True)
+    pauses: tuple[tuple[int, Gate], ...] = attrs.field(default=(), kw_only=True)
+    end_gate: Gate | None = attrs.field(default=None, kw_only=True)
+    events: int | None = attrs.field(default=None, kw_only=True)
+    cut_bytes: int | None = attrs.field(default=None, kw_only=True)
+    pieces: tuple[int, ...] = attrs.field(default=(), kw_only=True)
 
     def held_by(self, gate: Gate) -> Reply:
         """Wait for `gate` before the first header is sent."""
@@ -98,6 +109,32 @@ class Reply:
     def then_closing(self) -> Reply:
         """Hang up after the whole reply, so that the kept-alive connection is stale."""
         return attrs.evolve(self, closes=True)
+
+    def paused_after(self, events: int, gate: Gate) -> Reply:
+        """Stream so many events, then wait for `gate`; may be used several times."""
+        return attrs.evolve(self, pauses=(*self.pauses, (events, gate)))
+
+    def held_at_end(self, gate: Gate) -> Reply:
+        """Stream all events, then wait for `gate` before the end of the body."""
+        return attrs.evolve(self, end_gate=gate)
+
+    def ended_after(self, events: int) -> Reply:
+        """Stream only so many events and end in good order; -1 leaves the last one out."""
+        return attrs.evolve(self, events=events)
+
+    def cut_after(self, size: int) -> Reply:
+        """Hang up after `size` bytes of the stream."""
+        return attrs.evolve(self, cut_bytes=size)
+
+    def in_pieces_of(self, *sizes: int) -> Reply:
+        """Stream in chunks of these sizes in bytes, over and over, whatever they cut apart."""
+        return attrs.evolve(self, pieces=sizes)
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether it says something that only a stream can do."""
+        is_cut = self.events is not None or self.cut_bytes is not None
+        return is_cut or bool(self.pauses or self.pieces) or self.end_gate is not None
 
     def with_headers(self, headers: Mapping[str, str]) -> Reply:
         """Add response headers."""
