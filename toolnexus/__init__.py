@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolnexus.agents.agent import Agent, AgentRun, agent
-    from toolnexus.budget import Budget, RetryPolicy
+    from toolnexus.budget import Budget, RetryPolicy, Tier
     from toolnexus.cancel import CancelToken
     from toolnexus.checkpoint import CallState, Checkpoint
     from toolnexus.client.client import LlmClient
+    from toolnexus.client.conversation import Conversation
     from toolnexus.client.hooks import Hooks
     from toolnexus.client.metrics import MetricEvent
     from toolnexus.client.options import ClientOptions
+    from toolnexus.client.relay import RelayTool, relay_tool
+    from toolnexus.client.tracing import Span, Tracing
+    from toolnexus.client.translation import TranslateRequest
     from toolnexus.clock import Clock, RealClock
     from toolnexus.errors import (
         AlreadyAnswered,
         Cancelled,
         ConfigError,
+        ConversationParked,
         IllegalTransitionError,
         LlmError,
         NothingSuspended,
@@ -35,13 +40,34 @@ if TYPE_CHECKING:
         UnknownRequest,
         WireFormatError,
     )
+    from toolnexus.events import (
+        Done,
+        Event,
+        Pending,
+        TextDelta,
+        ToolCallStarted,
+        ToolResultReady,
+        UsageUpdate,
+    )
     from toolnexus.messages import InboxItem, ToolCall, Usage
+    from toolnexus.parts.part import Part
     from toolnexus.results import RunResult, TaskResult
     from toolnexus.runtime.definition import AgentDef
     from toolnexus.runtime.handle import Ack, Handle, HandleView, PendingRequest, Spawn
     from toolnexus.runtime.options import RuntimeOptions
     from toolnexus.runtime.runtime import AgentRuntime
     from toolnexus.runtime.state import State
+    from toolnexus.stores.conversations import (
+        ConversationStore,
+        FileConversationStore,
+        MemoryConversationStore,
+    )
+    from toolnexus.stores.outputs import (
+        FileOutputStore,
+        MemoryOutputStore,
+        OutputStore,
+        ReadOutput,
+    )
     from toolnexus.suspension import Answer, Request
     from toolnexus.tools.native import NativeTool, tool
     from toolnexus.toolspec import Tool, ToolContext, ToolResult, pending_of, sanitize
@@ -50,18 +76,23 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "agents.agent": ("Agent", "AgentRun", "agent"),
-    "budget": ("Budget", "RetryPolicy"),
+    "budget": ("Budget", "RetryPolicy", "Tier"),
     "cancel": ("CancelToken",),
     "checkpoint": ("CallState", "Checkpoint"),
     "client.client": ("LlmClient",),
+    "client.conversation": ("Conversation",),
     "client.hooks": ("Hooks",),
     "client.metrics": ("MetricEvent",),
     "client.options": ("ClientOptions",),
+    "client.relay": ("RelayTool", "relay_tool"),
+    "client.tracing": ("Span", "Tracing"),
+    "client.translation": ("TranslateRequest",),
     "clock": ("Clock", "RealClock"),
     "errors": (
         "AlreadyAnswered",
         "Cancelled",
         "ConfigError",
+        "ConversationParked",
         "IllegalTransitionError",
         "LlmError",
         "NothingSuspended",
@@ -75,13 +106,29 @@ _HOMES = {
         "UnknownRequest",
         "WireFormatError",
     ),
+    "events": (
+        "Done",
+        "Event",
+        "Pending",
+        "TextDelta",
+        "ToolCallStarted",
+        "ToolResultReady",
+        "UsageUpdate",
+    ),
     "messages": ("InboxItem", "ToolCall", "Usage"),
+    "parts.part": ("Part",),
     "results": ("RunResult", "TaskResult"),
     "runtime.definition": ("AgentDef",),
     "runtime.handle": ("Ack", "Handle", "HandleView", "PendingRequest", "Spawn"),
     "runtime.options": ("RuntimeOptions",),
     "runtime.runtime": ("AgentRuntime",),
     "runtime.state": ("State",),
+    "stores.conversations": (
+        "ConversationStore",
+        "FileConversationStore",
+        "MemoryConversationStore",
+    ),
+    "stores.outputs": ("FileOutputStore", "MemoryOutputStore", "OutputStore", "ReadOutput"),
     "suspension": ("Answer", "Request"),
     "tools.native": ("NativeTool", "tool"),
     "toolspec": ("Tool", "ToolContext", "ToolResult", "pending_of", "sanitize"),
@@ -108,13 +155,35 @@ __all__ = [
     "TaskResult",
     # the client
     "ClientOptions",
+    "Conversation",
     "Hooks",
     "LlmClient",
     "MetricEvent",
+    "Part",
     "RetryPolicy",
     "RunResult",
+    "Span",
+    "Tier",
+    "Tracing",
     "ToolCall",
+    "TranslateRequest",
     "Usage",
+    # what a stream tells
+    "Done",
+    "Event",
+    "Pending",
+    "TextDelta",
+    "ToolCallStarted",
+    "ToolResultReady",
+    "UsageUpdate",
+    # what is kept
+    "ConversationStore",
+    "FileConversationStore",
+    "FileOutputStore",
+    "MemoryConversationStore",
+    "MemoryOutputStore",
+    "OutputStore",
+    "ReadOutput",
     # asking people
     "Answer",
     "CallState",
@@ -122,10 +191,12 @@ __all__ = [
     "Request",
     # tools
     "NativeTool",
+    "RelayTool",
     "Tool",
     "ToolContext",
     "ToolResult",
     "pending_of",
+    "relay_tool",
     "sanitize",
     "tool",
     # time and stopping
@@ -136,6 +207,7 @@ __all__ = [
     "AlreadyAnswered",
     "Cancelled",
     "ConfigError",
+    "ConversationParked",
     "IllegalTransitionError",
     "LlmError",
     "NothingSuspended",

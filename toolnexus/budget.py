@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import random
 from collections.abc import Mapping
 from typing import Any, Final
@@ -84,6 +85,16 @@ class Budget:
 
 
 EMPTY_BUDGET: Final = Budget()
+
+
+class Tier(str, enum.Enum):
+    """What `on_error` makes of a failed attempt."""
+
+    RETRY = "retry"
+    """Send it again, as far as `retries` goes."""
+
+    FAIL = "fail"
+    """Let the error surface at once."""
 
 
 @attrs.frozen

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import attrs
 
 from toolnexus.codec import JsonValue, copy, refuse_unknown
-from toolnexus.errors import WireFormatError
-from toolnexus.messages import Message, Usage
+from toolnexus.errors import ConfigError, WireFormatError
+from toolnexus.messages import PARKED, Message, Usage
 from toolnexus.suspension import Answer, Request
-from toolnexus.toolspec import ToolResult
+from toolnexus.toolspec import ToolResult, content_of_result
 
 SCHEMAS: Final = {1: "first form"}
 CURRENT_SCHEMA: Final = max(SCHEMAS)
@@ -31,6 +31,7 @@ _CALL_KEYS: Final = (
     "result",
     "child",
     "gate",
+    "passed",
 )
 _KEYS: Final = ("schema", "run", "base", "messages", "calls", "turns", "usage", "toolCalls")
 
@@ -53,6 +54,8 @@ class CallState:
         result: The final result; None until `done`.
         child: Id of the handle that a delegating call runs; None for other calls.
         gate: Position of the before-hook that asked `request`; None where the tool asked.
+        passed: Names of the before-hooks that need not look at it again, the one that asked
+            among them; empty where no hook asked.
     """
 
     id: str
@@ -66,6 +69,7 @@ class CallState:
     result: ToolResult | None = attrs.field(default=None, repr=False)
     child: str | None = None
     gate: int | None = None
+    passed: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return JSON; absent optionals are left out."""
@@ -83,6 +87,7 @@ class CallState:
             "result": self.result and self.result.to_dict(),
             "child": self.child,
             "gate": self.gate,
+            "passed": list(self.passed) or None,
         }
         out.update((key, value) for key, value in optional.items() if value is not None)
         return out
@@ -101,6 +106,11 @@ class CallState:
                 f"CallState.status must be one of {known}, not {data['status']!r}"
             )
         request, answer, result = data.get("request"), data.get("answer"), data.get("result")
+        if data["status"] == "open" and request is None:
+            raise WireFormatError("CallState.request must be there where the status is open")
+        passed = _optional("CallState", data, "passed", list) or ()
+        if not all(isinstance(name, str) for name in passed):
+            raise WireFormatError("CallState.passed must be a list of strings")
         return cls(
             id=_typed("CallState", data, "id", str),
             name=_typed("CallState", data, "name", str),
@@ -108,11 +118,12 @@ class CallState:
             status=data["status"],
             attempt=_typed("CallState", data, "attempt", int) if "attempt" in data else 0,
             request=None if request is None else Request.from_dict(request),
-            asked_at=data.get("askedAt"),
+            asked_at=_optional("CallState", data, "askedAt", str),
             answer=None if answer is None else Answer.from_dict(answer),
             result=None if result is None else ToolResult.from_dict(result),
-            child=data.get("child"),
-            gate=data.get("gate"),
+            child=_optional("CallState", data, "child", str),
+            gate=_optional("CallState", data, "gate", int),
+            passed=tuple(passed),
         )
 
 
@@ -140,16 +151,61 @@ class Checkpoint:
     tool_calls: int = 0
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether it can only go on with an answer: nothing is due and something is asked."""
+        left = [call for call in self.calls if call.status != "done"]
+        return bool(left) and all(
+            call.status == "open" and call.answer is None for call in left
+        )
+
+    @property
     def pending(self) -> Request | None:
-        """The first open request in call order; None where nothing is asked."""
-        return next((call.request for call in self.calls if call.status == "open"), None)
+        """The first request in call order that nobody has answered; None without one."""
+        return next(iter(self.requests), None)
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """Every open request, in call order."""
-        return tuple(
-            call.request for call in self.calls if call.status == "open" and call.request
+        """Every request that nobody has answered, in call order; relayed calls share one."""
+        waiting = (
+            call.request for call in self.calls if call.status == "open" and call.answer is None
         )
+        return tuple({request.id: request for request in waiting if request}.values())
+
+    def to_messages(self) -> list[Message]:
+        """Return the transcript: the messages, and the results of the calls that have one.
+
+        Its last assistant message carries the rest of the checkpoint under `_parked`, so the
+        list alone says everything and a conversation store needs to know nothing of it.
+        """
+        rest = self.to_dict()
+        del rest["messages"]
+        messages = list(self.messages)
+        last = _last_reply(messages)
+        if last is not None:
+            messages[last] = {**messages[last], PARKED: rest}
+        return messages + [tool_message(call) for call in self.calls if call.result is not None]
+
+    @classmethod
+    def from_messages(cls, messages: Sequence[Message]) -> Checkpoint | None:
+        """Return where a transcript stands in mid-turn; None where no turn is under way.
+
+        A result in the transcript counts, also one that somebody has put there or changed.
+
+        Raises:
+            WireFormatError: A newer release wrote it, or it is malformed.
+        """
+        last = _last_reply(messages)
+        rest = None if last is None else messages[last].get(PARKED)
+        if last is None or rest is None:
+            return None
+        if not isinstance(rest, Mapping):
+            raise WireFormatError(f"{PARKED} must be an object, not {type(rest).__name__}")
+        whole = list(messages) if not rest.get("calls") else list(messages[: last + 1])
+        whole[last] = {key: value for key, value in whole[last].items() if key != PARKED}
+        saved = cls.from_dict({**rest, "messages": whole})
+        told = results_by_call(messages[last + 1 :])
+        calls = tuple(_as_told(call, told.get(call.id)) for call in saved.calls)
+        return attrs.evolve(saved, calls=calls)
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return JSON."""
@@ -177,15 +233,67 @@ class Checkpoint:
         messages = tuple(_typed("Checkpoint", data, "messages", list))
         if not all(isinstance(message, dict) for message in messages):
             raise WireFormatError("Checkpoint.messages must be a list of objects")
+        calls = tuple(map(CallState.from_dict, _typed("Checkpoint", data, "calls", list)))
+        if calls and (not messages or messages[-1].get("role") != "assistant"):
+            raise WireFormatError(
+                "Checkpoint.messages must end with the assistant message that made its calls"
+            )
         return cls(
             run=_typed("Checkpoint", data, "run", str),
             base=_typed("Checkpoint", data, "base", int),
             messages=messages,
-            calls=tuple(map(CallState.from_dict, _typed("Checkpoint", data, "calls", list))),
+            calls=calls,
             turns=_typed("Checkpoint", data, "turns", int),
             usage=Usage.from_dict(data["usage"]),
             tool_calls=_typed("Checkpoint", data, "toolCalls", int),
         )
+
+
+def results_by_call(messages: Sequence[Message]) -> dict[str, Message]:
+    """Return tool messages by the id of their call."""
+    by_id = {message.get("tool_call_id"): message for message in messages if _has_id(message)}
+    return cast("dict[str, Message]", by_id)
+
+
+def _has_id(message: Message) -> bool:
+    return isinstance(message.get("tool_call_id"), str)
+
+
+def result_told(message: Message) -> ToolResult:
+    """Return the result that a tool message of a transcript tells."""
+    content, is_error = message.get("content"), message.get("_is_error") is True
+    if isinstance(content, list):
+        try:
+            return ToolResult(parts=content, is_error=is_error)
+        except ConfigError:
+            pass  # no parts: JSON that is told as such
+    return ToolResult(content, is_error=is_error)
+
+
+def _as_told(call: CallState, message: Message | None) -> CallState:
+    if message is None or (call.result is not None and tool_message(call) == message):
+        return call
+    result = result_told(message)
+    return attrs.evolve(call, status="done", request=None, answer=None, result=result)
+
+
+def _last_reply(messages: Sequence[Message]) -> int | None:
+    """Return where the last assistant message is, if only tool results follow it."""
+    for index in range(len(messages) - 1, -1, -1):
+        role = messages[index].get("role")
+        if role != "tool":
+            return index if role == "assistant" else None
+    return None
+
+
+def tool_message(call: CallState) -> Message:
+    """Return the transcript's message for a finished call."""
+    result = call.result or ToolResult.error("no result")
+    content = content_of_result(result)
+    message: Message = {"role": "tool", "tool_call_id": call.id, "content": content}
+    if result.is_error:
+        message["_is_error"] = True
+    return message
 
 
 def _check_schema(data: object) -> None:
@@ -198,6 +306,10 @@ def _check_schema(data: object) -> None:
         f"checkpoint schema {schema!r} cannot be read by this release (reads {known})"
         + ("; a newer toolnexus wrote it" if newer else "")
     )
+
+
+def _optional(owner: str, data: Mapping[str, JsonValue], key: str, kind: type) -> Any:
+    return None if data.get(key) is None else _typed(owner, data, key, kind)
 
 
 def _typed(owner: str, data: Mapping[str, JsonValue], key: str, kind: type) -> Any:

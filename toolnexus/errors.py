@@ -9,14 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from toolnexus.suspension import Answer
+    from toolnexus.checkpoint import Checkpoint
+    from toolnexus.results import RunResult
+    from toolnexus.suspension import Answer, Request
 
 BODY_EXCERPT_CHARS: Final = 200
 """How much of a provider's reply an error may quote."""
 
 
 class ToolnexusError(Exception):
-    """The root of all errors raised by toolnexus."""
+    """The root of all errors raised by toolnexus.
+
+    Attributes:
+        checkpoint: Where a client's run stands that was ended by this error: `LlmClient.resume`
+            goes on from there. None for an error of anything else.
+    """
+
+    checkpoint: Checkpoint | None = None
 
 
 class ConfigError(ToolnexusError):
@@ -32,11 +41,23 @@ class ToolSchemaError(ToolnexusError):
 
 
 class StoreError(ToolnexusError):
-    """A store could not read or write."""
+    """A store could not read or write.
+
+    Attributes:
+        result: What a run gave that could not be saved; None where nothing is lost.
+    """
+
+    result: RunResult | None = None
 
 
 class Cancelled(ToolnexusError):
-    """The work was told to stop through its `CancelToken`."""
+    """The work was told to stop through its `CancelToken`.
+
+    Attributes:
+        partial: Text that a stream had given by then; "" for none.
+    """
+
+    partial: str = ""
 
     def __init__(self, reason: str = "run cancelled") -> None:
         super().__init__(reason)
@@ -96,7 +117,10 @@ class UnknownRequest(ResumeError):
 
 
 class AlreadyAnswered(ResumeError):
-    """The request was answered before, differently; `recorded` is the answer that counts."""
+    """The request was answered before, differently; `recorded` is the answer that counts.
+
+    A conversation's transcript keeps no more of it than `ok`: its data may be a secret.
+    """
 
     def __init__(self, recorded: Answer) -> None:
         super().__init__(recorded)
@@ -123,6 +147,25 @@ class RequestExpired(ResumeError):
         )
 
 
+class ConversationParked(ToolnexusError):
+    """A conversation waits for answers, so nothing can be added to it; nothing has changed.
+
+    Attributes:
+        requests: What is asked, in call order. Answer them, or send with `supersede=True`.
+    """
+
+    def __init__(self, requests: tuple[Request, ...]) -> None:
+        super().__init__(requests)
+        self.requests = requests
+
+    def __str__(self) -> str:
+        prompts = "; ".join(request.prompt for request in self.requests)
+        return (
+            f"the conversation waits for {len(self.requests)} answer(s): {prompts} "
+            "(ask_with_answer answers; supersede=True drops the question)"
+        )
+
+
 class LlmError(ToolnexusError):
     """A model could not be asked, or its reply could not be used.
 
@@ -131,7 +174,10 @@ class LlmError(ToolnexusError):
         status: HTTP status; None where there was no reply.
         retryable: Whether the same request may succeed later.
         retry_after: Seconds the provider asked to wait; None where it said nothing usable.
+        partial: Text that a stream had given before it broke off; "" for none.
     """
+
+    partial: str = ""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The values of a conversation: tool calls, usage, and what a run gives back.
+"""The values of a conversation: messages, tool calls, usage.
 
 The transcript itself is a list of OpenAI-shaped dicts, whatever provider spoke. A key that
 begins with an underscore is ours and is never sent:
@@ -6,24 +6,28 @@ begins with an underscore is ours and is never sent:
 `_origin`   who said an assistant message, `"<style> <host> <model>"`, on messages that carry
             parts only that provider understands;
 `_blocks`   the content blocks of a reply as received, where they are more than plain text;
-`_is_error` True on a tool message whose result was an error.
+`_is_error` True on a tool message whose result was an error;
+`_parked`   on the last assistant message of a parked transcript: where its calls stand, a
+            `Checkpoint` without its messages;
+`_answered` on an assistant message whose calls asked: by request, a digest of each answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import attrs
 
 from toolnexus.codec import refuse_unknown
+from toolnexus.errors import WireFormatError
 from toolnexus.suspension import require_text
-
-if TYPE_CHECKING:
-    pass
 
 Message: TypeAlias = dict[str, Any]
 """One OpenAI-shaped message: `role`, `content`, and `tool_calls` or `tool_call_id`."""
+
+PARKED: Final = "_parked"
+ANSWERED: Final = "_answered"
 
 Status: TypeAlias = Literal[
     "done", "pending", "incomplete", "interrupted", "closed", "timeout", "error"
@@ -67,9 +71,17 @@ class Usage:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, int]) -> Usage:
-        """Read what `to_dict` wrote."""
+        """Read what `to_dict` wrote.
+
+        Raises:
+            WireFormatError: A key is unknown, or a count is no whole number.
+        """
         names = ("prompt_tokens", "completion_tokens", "total_tokens")
-        return cls(**refuse_unknown("Usage", data, names, ()))
+        data = refuse_unknown("Usage", data, names, ())
+        for name, count in data.items():
+            if type(count) is not int:
+                raise WireFormatError(f"Usage.{name} must be a JSON integer, not {count!r}")
+        return cls(**data)
 
 
 @attrs.frozen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -13,6 +13,7 @@ from toolnexus.errors import WireFormatError
 from toolnexus.messages import STATUSES, Message, Status, Usage
 from toolnexus.suspension import Request
 
+_KINDS: Final = {str: "string", int: "integer", list: "array"}
 _RUN_KEYS: Final = (
     "text",
     "status",
@@ -89,16 +90,21 @@ class RunResult:
         """
         data = refuse_unknown("RunResult", data, _RUN_KEYS, ("text", "status"))
         pending, checkpoint = data.get("pending"), data.get("checkpoint")
+        messages = _typed("RunResult", data, "messages", list, [])
+        if not all(isinstance(message, dict) for message in messages):
+            raise WireFormatError("RunResult.messages must be a list of objects")
         return cls(
-            text=data["text"],
+            text=_typed("RunResult", data, "text", str, ""),
             status=_status(data["status"], "RunResult"),
-            messages=list(data.get("messages", ())),
-            turns=data.get("turns", 0),
+            messages=list(messages),
+            turns=_typed("RunResult", data, "turns", int, 0),
             usage=Usage.from_dict(data.get("usage", {})),
-            tool_calls=data.get("toolCalls", 0),
+            tool_calls=_typed("RunResult", data, "toolCalls", int, 0),
             pending=None if pending is None else Request.from_dict(pending),
             checkpoint=None if checkpoint is None else Checkpoint.from_dict(checkpoint),
-            limit=data.get("limit"),
+            limit=None
+            if data.get("limit") is None
+            else _typed("RunResult", data, "limit", str, ""),
         )
 
 
@@ -162,6 +168,13 @@ class TaskResult:
             data.get("totalTokens", 0),
             data.get("limit"),
         )
+
+
+def _typed(owner: str, data: Mapping[str, JsonValue], key: str, kind: type, absent: Any) -> Any:
+    value = data.get(key, absent)
+    if type(value) is not kind:
+        raise WireFormatError(f"{owner}.{key} must be a JSON {_KINDS[kind]}, not {value!r}")
+    return value
 
 
 def _status(value: object, owner: str) -> Status:

@@ -11,7 +11,10 @@ from typing import Any, Final
 import attrs
 
 from toolnexus.codec import JsonValue, check_json, copy, refuse_unknown
-from toolnexus.errors import WireFormatError
+from toolnexus.errors import ConfigError, WireFormatError
+
+RELAYED: Final = "tool_call"
+"""The kind of the request through which relayed calls surface, several by one."""
 
 _REQUEST_KEYS: Final = ("id", "kind", "prompt", "url", "data", "expiresAt")
 _RFC_3339: Final = re.compile(
@@ -128,6 +131,18 @@ class Request:
         )
 
 
+def copy_of(request: Request) -> Request:
+    """Return an equal request, whose data the host may change without reaching this one."""
+    made = object.__new__(Request)
+    for name in _FIELDS:  # not by `evolve`: what was valid need not be looked through again
+        object.__setattr__(made, name, getattr(request, name))
+    object.__setattr__(made, "data", copy(request.data))
+    return made
+
+
+_FIELDS: Final = ("kind", "prompt", "url", "expires_at", "id")
+
+
 @attrs.frozen
 class Answer:
     """What a person said to the request with the same id.
@@ -167,6 +182,20 @@ class Answer:
         """
         data = refuse_unknown("Answer", data, _ANSWER_KEYS, ("id", "ok"))
         return cls(data["id"], data["ok"], data.get("data"), data.get("reason"))
+
+
+def require_fit(request: Request, answer: Answer) -> None:
+    """Refuse an answer that its request could make nothing of, before it is accepted.
+
+    Raises:
+        ConfigError: Results of relayed calls are no object.
+    """
+    is_results = answer.data is None or isinstance(answer.data, Mapping)
+    if request.kind == RELAYED and answer.ok and not is_results:
+        raise ConfigError(
+            'a relayed call is answered with data={"results": [{"id": ..., "output": ...}]}, '
+            f"not {type(answer.data).__name__}"
+        )
 
 
 def format_time(moment: datetime) -> str:

@@ -16,6 +16,7 @@ from toolnexus import (
     Cancelled,
     CancelToken,
     Hooks,
+    LlmClient,
     LlmError,
     MetricEvent,
     RunTimeoutError,
@@ -157,7 +158,7 @@ def test_a_cancelled_run_says_so_once(llm: ScriptedLlm, make_client: MakeClient)
         make_client(on_metric=events.append).run("go", cancel=token)
 
     assert facts(events) == [
-        MetricEvent(kind="run", ms=0, model="m", status="interrupted", error="run cancelled")
+        MetricEvent(kind="run", ms=0, model="m", status="interrupted")  # it did not fail
     ]
 
 
@@ -217,3 +218,32 @@ def test_an_on_metric_that_fails_is_logged_and_no_more(
         assert make_client(on_metric=lambda event: 1 / 0).run("go").text == "hi"
 
     assert caplog.text.count("on_metric failed") >= 2
+
+
+def run_errors(client: LlmClient) -> list[str]:
+    """Return the lines that count failed runs."""
+    lines = client.metrics().splitlines()
+    return [line for line in lines if line.startswith("toolnexus_run_errors_total")]
+
+
+def test_a_run_that_was_stopped_is_no_run_error_and_one_that_failed_is(
+    llm: ScriptedLlm, make_client: MakeClient
+) -> None:
+    client, before, within = make_client(), CancelToken(), CancelToken()
+    before.cancel()
+    with pytest.raises(Cancelled):
+        client.run("go", cancel=before)
+    llm.say("m", text("hello"), text("hello"), status(500))
+    stream = client.stream("go", cancel=within)
+    next(stream)
+    within.cancel("enough")
+    with pytest.raises(Cancelled):
+        next(stream)
+    dropped = client.stream("go")
+    next(dropped)
+    dropped.close()
+    assert run_errors(client) == []
+
+    with pytest.raises(LlmError):
+        client.run("go")
+    assert run_errors(client) == ['toolnexus_run_errors_total{model="m"} 1']

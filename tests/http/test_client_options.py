@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -262,9 +263,9 @@ def test_no_base_url_is_a_config_error(make_client: MakeClient) -> None:
         make_client(base_url="").run("hi")
 
 
-@pytest.mark.parametrize("prompt", [None, 5, b"hi", ["hi"]])
-def test_a_prompt_is_text(make_client: MakeClient, prompt: Any) -> None:
-    with pytest.raises(ConfigError, match="prompt must be a str"):
+@pytest.mark.parametrize("prompt", [None, 5, b"hi", [5], []])
+def test_a_prompt_is_text_or_parts(make_client: MakeClient, prompt: Any) -> None:
+    with pytest.raises(ConfigError, match="prompt"):
         make_client().run(prompt)
 
 
@@ -273,3 +274,26 @@ def test_tools_are_tools_and_have_names_of_their_own(make_client: MakeClient) ->
         make_client().run("hi", tools=[Charge("pay"), Charge("pay")])
     with pytest.raises(ConfigError, match="is not a tool"):
         make_client().run("hi", tools=[len])  # type: ignore[list-item]
+
+
+CALLS: dict[str, Callable[[LlmClient], object]] = {
+    "run": lambda client: client.run("hi"),
+    "ask": lambda client: client.ask("hi"),
+    "ask in a conversation": lambda client: client.ask("hi", id="u1"),
+    "stream": lambda client: client.stream("hi"),
+    "stream in a conversation": lambda client: client.stream("hi", id="u1"),
+    "send": lambda client: client.conversation().send("hi"),
+    "stream of a conversation": lambda client: client.conversation().stream("hi"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_model_is_said_at_the_call_and_not_at_the_first_event(
+    llm: ScriptedLlm, make_client: MakeClient, name: str
+) -> None:
+    client = make_client(model="")
+    with pytest.raises(ConfigError, match=r"^no model"):
+        CALLS[name](client)
+
+    assert llm.requests == []
+    assert client.conversation_store.get("u1") == []

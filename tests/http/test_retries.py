@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import LIMIT
 from tests.http.conftest import MakeClient
 from tests.http.raw_servers import Background, Peer, RawServer
-from toolnexus import CancelToken, LlmError, RunTimeoutError
+from toolnexus import CancelToken, ConfigError, LlmError, RunTimeoutError
 from toolnexus.testing import ScriptedLlm, VirtualClock, status, text
 
 InBackground = Callable[[Callable[[], Any]], Background]
@@ -57,12 +57,20 @@ def test_a_broken_connection_is_tried_again(llm: ScriptedLlm, make_client: MakeC
 
 
 def test_own_statuses_replace_the_usual_ones(llm: ScriptedLlm, make_client: MakeClient) -> None:
-    llm.say("m", status(418), text("tea"), status(503))
-    client = make_client(retries=1, retry_base_ms=0, retryable_statuses=[418])
+    llm.say("m", status(409), text("tea"), status(503))
+    client = make_client(retries=1, retry_base_ms=0, retryable_statuses=[409])
 
     assert client.run("hi").text == "tea"
     with pytest.raises(LlmError, match="LLM 503"):
         client.run("hi")
+
+
+@pytest.mark.parametrize(
+    "statuses", [(400,), (418,), ("429",), (True,), (200,), b"ab", 429, ([],)]
+)
+def test_what_cannot_pass_is_no_status_to_retry(make_client: MakeClient, statuses: Any) -> None:
+    with pytest.raises(ConfigError, match="retryable_statuses"):
+        make_client(retryable_statuses=statuses)
 
 
 def test_each_round_trip_has_retries_of_its_own(

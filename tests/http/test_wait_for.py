@@ -12,7 +12,15 @@ import pytest
 from tests.conftest import LIMIT
 from tests.helpers import Charge
 from tests.http.conftest import MakeClient
-from toolnexus import Answer, Checkpoint, Request, ToolContext, ToolResult, tool
+from toolnexus import (
+    Answer,
+    Checkpoint,
+    ConversationParked,
+    Request,
+    ToolContext,
+    ToolResult,
+    tool,
+)
 from toolnexus.testing import ScriptedLlm, VirtualClock, call, text, tool_call, tool_calls
 
 STYLES = pytest.mark.parametrize("style", ["openai", "anthropic"])
@@ -213,11 +221,11 @@ def test_a_parked_transcript_can_be_continued_and_says_the_truth(
     llm.say("m", tool_call("charge_card", {}, "c1"), text("never mind then"))
     client = make_client()
     parked = client.run("go", tools=[Charge()])
-    client.run("forget it", tools=[Charge()], history=parked.messages)
+    with pytest.raises(ConversationParked, match="Approve"):
+        client.run("forget it", tools=[Charge()], history=parked.messages)
+    client.run("forget it", tools=[Charge()], history=parked.messages, supersede=True)
 
-    assert llm.requests[1].tool_results == {
-        "c1": "no result was recorded for this call; it may or may not have been executed"
-    }
+    assert llm.requests[1].tool_results == {"c1": "not executed: the user sent a new message"}
     llm.assert_done()
 
 

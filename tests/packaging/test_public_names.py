@@ -57,6 +57,21 @@ def test_the_three_lists_of_names_agree() -> None:
     assert sorted(type_checking_imports(toolnexus.testing)) == sorted(toolnexus.testing.__all__)
 
 
+def test_no_name_is_listed_twice() -> None:
+    listed = [name for names in toolnexus._HOMES.values() for name in names]
+
+    assert sorted(listed) == sorted(set(listed))
+    assert sorted(toolnexus.__all__) == sorted(set(toolnexus.__all__))
+    assert sorted(toolnexus.testing.__all__) == sorted(set(toolnexus.testing.__all__))
+
+
+def test_every_listed_name_can_be_imported_from_the_package_itself() -> None:
+    for name in homes():
+        namespace: dict[str, Any] = {}
+        exec(f"from toolnexus import {name}", namespace)
+        assert namespace[name] is not None
+
+
 def test_a_name_comes_from_the_module_that_defines_it() -> None:
     for name, home in homes().items():
         value = getattr(toolnexus, name)

@@ -75,8 +75,9 @@ def test_the_pending_request_is_the_first_in_call_order() -> None:
     saved = Checkpoint.from_dict(frozen(1))
 
     assert saved.pending is not None
-    assert saved.pending.id == "q1"
-    assert [request.id for request in saved.requests] == ["q1", "q2"]
+    # q1 has its answer already.
+    assert saved.pending.id == "q2"
+    assert [request.id for request in saved.requests] == ["q2"]
     assert Checkpoint("r", 0, ()).pending is None
     assert Checkpoint("r", 0, ()).requests == ()
 
@@ -99,3 +100,24 @@ def test_only_a_newer_schema_is_called_newer() -> None:
         with pytest.raises(WireFormatError) as caught:
             Checkpoint.from_dict({**frozen(1), "schema": schema})
         assert "newer" not in str(caught.value)
+
+
+def test_a_request_that_has_its_answer_is_no_longer_asked() -> None:
+    one, two = Request("approval", "One?", id="q1"), Request("approval", "Two?", id="q2")
+    yes = Answer("q1", True)
+
+    def parked(*calls: CallState) -> Checkpoint:
+        return Checkpoint("r", 0, (), calls)
+
+    asks_one = CallState("c1", "pay", "{}", "open", 1, request=one)
+    has_one = CallState("c1", "pay", "{}", "open", 1, request=one, answer=yes)
+    asks_two = CallState("c2", "pay", "{}", "open", 1, request=two)
+    shares_two = CallState("c3", "pay", "{}", "open", 1, request=two)
+
+    assert parked(asks_one, asks_two).requests == (one, two)
+    assert parked(has_one, asks_two, shares_two).requests == (two,)
+    assert parked(has_one, asks_two).pending == two
+    assert parked(asks_two, has_one).pending == two
+    assert parked(has_one).requests == ()
+    assert parked(has_one).pending is None
+    assert not parked(has_one).is_waiting

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import toolnexus
-from toolnexus import Answer, errors
+from toolnexus import Answer, Request, errors
 
 MADE: list[tuple[errors.ToolnexusError, str]] = [
     (errors.ToolnexusError("x"), "x"),
@@ -39,6 +39,11 @@ MADE: list[tuple[errors.ToolnexusError, str]] = [
     (
         errors.RequestExpired("r1", "2026-01-31T12:00:00Z"),
         "request 'r1' expired at 2026-01-31T12:00:00Z; it can only be declined",
+    ),
+    (
+        errors.ConversationParked((Request("approval", "Pay 5?", id="r1"),)),
+        "the conversation waits for 1 answer(s): Pay 5? "
+        "(ask_with_answer answers; supersede=True drops the question)",
     ),
     (errors.LlmError("LLM 429: slow down", 429, True, 2.0), "LLM 429: slow down"),
     (errors.LlmError("no reply"), "no reply"),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from toolnexus.checkpoint import CallState
 from toolnexus.client.execution import Execution, execute_call
+from toolnexus.client.relay import merge_relays
 from toolnexus.errors import Cancelled
-from toolnexus.suspension import Answer, Request, format_time
-from toolnexus.toolspec import ToolResult, failure_text
+from toolnexus.events import Event, Pending, ToolResultReady
+from toolnexus.messages import ToolCall
+from toolnexus.suspension import Answer, Request, copy_of, format_time
+from toolnexus.toolspec import Tool, ToolResult, failure_text
 from toolnexus.workers import Job
 
 if TYPE_CHECKING:
@@ -24,27 +28,74 @@ class CallStalled(BaseException):
     """Unwinds a delegating call that keeps its place; no `except Exception` may stop it."""
 
 
-def run_calls(turn: Turn, kit: Kit) -> None:
+def run_calls(turn: Turn, kit: Kit) -> Iterator[Event]:
     """Execute what is due: calls not begun, and open ones whose answer has come.
 
     Afterwards each of them is done or open. Open ones have been offered to the nearest
-    interpreter, in call order.
+    interpreter, in call order. Yields what came of each, in call order, as early as that is
+    known.
     """
+    asked = {call.request.id for call in turn.calls if call.request is not None}
     due = kit.host.due_calls(turn, kit.tools)
-    _side_by_side([_bind(_run_call, turn, index, kit) for index in due], kit)
-    for index in due:
+    # Not executed: the agent that they wait for has gone on to its next question.
+    carried = [
+        index
+        for index, call in enumerate(turn.calls)
+        if index not in due and call.request is not None and call.request.id not in asked
+    ]
+    told = 0
+    works = [_bind(_run_call, turn, index, kit) for index in due]
+    for ended, _ in enumerate(_side_by_side(works, kit)):
+        if told == ended and turn.calls[due[told]].status == "done":
+            yield _result_event(turn, due[told])
+            told += 1
+    merge_relays(turn, due, kit.tools)
+    yield from _settle_open(turn, sorted([*due[told:], *carried]), kit)
+
+
+def results_known(turn: Turn) -> Iterator[Event]:
+    """Yield what came of calls that have a result without being executed."""
+    for index, call in enumerate(turn.calls):
+        if call.status == "done":
+            yield _result_event(turn, index)
+
+
+def _settle_open(turn: Turn, indexes: Sequence[int], kit: Kit) -> Iterator[Event]:
+    """Offer what is open to the nearest interpreter, and tell what came of it."""
+    asked: set[str] = set()
+    for index in indexes:
         call = turn.calls[index]
-        if call.status == "open" and call.child is None and call.answer is None:
-            kit.cancel.raise_if_cancelled()
-            _interpret(turn, index, kit)
+        if call.status == "open" and call.request is not None:
+            if call.child is not None:
+                yield from _tell_question(call, asked)
+            elif call.answer is None:
+                yield from _interpret(turn, index, kit, asked)
+            else:
+                # It shares the question of a call before it.
+                kit.cancel.raise_if_cancelled()
+                _run_call(turn, index, kit)
+        if turn.calls[index].status == "done":
+            yield _result_event(turn, index)
+
+
+def _result_event(turn: Turn, index: int) -> Event:
+    call = turn.calls[index]
+    return ToolResultReady(_as_asked(call), call.result or ToolResult.error("no result"))
+
+
+def _as_asked(call: CallState) -> ToolCall:
+    return ToolCall(call.id, call.name, call.arguments)
 
 
 def _bind(work: Callable[..., None], *args: Any) -> Callable[[], None]:
     return lambda: work(*args)
 
 
-def _side_by_side(works: list[Callable[[], None]], kit: Kit) -> None:
-    """Run all; the first here, the others on workers, or here if no worker has begun."""
+def _side_by_side(works: list[Callable[[], None]], kit: Kit) -> Iterator[None]:
+    """Run all; the first here, the others on workers, or here if no worker has begun.
+
+    Yields once for each, in order, when it is done.
+    """
     if not works:
         return
     jobs = []
@@ -54,15 +105,22 @@ def _side_by_side(works: list[Callable[[], None]], kit: Kit) -> None:
         kit.pool.submit(job)
     try:
         works[0]()
+        yield
+        ended = 0
         for job in jobs:
             job.run_if_unclaimed()
-        for job in jobs:
+            while ended < len(jobs) and jobs[ended].is_done:
+                jobs[ended].finish(kit.clock)
+                ended += 1
+                yield
+        for job in jobs[ended:]:
             job.finish(kit.clock)
+            yield
     except BaseException as error:
-        # The thread is being ended: what has not begun never will.
+        # The thread is being ended, or nobody listens any more: what has not begun never will.
         kit.cancel.cancel("interrupted")
         begun = [job for job in jobs if not job.claim()]
-        if not isinstance(error, KeyboardInterrupt):
+        if not isinstance(error, (KeyboardInterrupt, GeneratorExit)):
             for job in begun:
                 job.wait(kit.clock)
         raise
@@ -84,14 +142,20 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
         done = Execution(ToolResult.error(f"the call failed: {failure_text(error)}"))
     request = done.result.request
     if request is None:
-        turn.finish(index, done.result)
+        turn.finish(index, kit.limits.fit(done.result, len(turn.calls)))
         return
     if turn.calls[index].child is None:
         request = kit.host.surface(request)
-    turn.open(index, request, format_time(kit.clock.now()), done.gate)
+    turn.open(index, request, format_time(kit.clock.now()), done.gate, done.passed)
 
 
-def _interpret(turn: Turn, index: int, kit: Kit) -> None:
+def _tell_question(call: CallState, asked: set[str]) -> Iterator[Event]:
+    if call.request is not None and call.request.id not in asked:
+        asked.add(call.request.id)
+        yield Pending(_as_asked(call), copy_of(call.request))
+
+
+def _interpret(turn: Turn, index: int, kit: Kit, asked: set[str]) -> Iterator[Event]:
     """Offer an open call's question to `wait_for`, and go on with what that says.
 
     A question of the tool's own is answered once: a second one is left unresolved. A hook's
@@ -102,6 +166,10 @@ def _interpret(turn: Turn, index: int, kit: Kit) -> None:
         request = call.request
         if call.status != "open" or request is None:
             return
+        yield from _tell_question(call, asked)
+        kit.cancel.raise_if_cancelled()
+        if turn.calls[index].answer is not None:
+            return  # from outside, in the meantime: the next pass executes it
         interpreter = kit.host.ask_inline(request)
         if interpreter is None:
             return
@@ -110,24 +178,38 @@ def _interpret(turn: Turn, index: int, kit: Kit) -> None:
         kit.cancel.raise_if_cancelled()
         turn.answer(index, answer)
         _run_call(turn, index, kit)
+        merge_relays(turn, [index], kit.tools)  # a hook's question may have come before its
         again = turn.calls[index]
         if again.status == "open" and call.gate is None and again.request is not None:
-            _give_up(turn, index, kit)
-            turn.finish(index, ToolResult.error(f"unresolved: {again.request.prompt}"))
+            _give_up(turn, index, kit.tools)
+            unresolved = ToolResult.error(f"unresolved: {again.request.prompt}")
+            turn.finish(index, kit.limits.fit(unresolved, len(turn.calls)))
 
 
-def give_up_open_calls(turn: Turn, kit: Kit) -> None:
-    """Tell the tools of a run that is over that their open calls will not be answered."""
+def give_up_open_calls(
+    turn: Turn, tools: Mapping[str, Tool], keep: Container[int] = ()
+) -> None:
+    """Tell the tools of a run that is over that their open calls will not be answered.
+
+    Args:
+        turn: The run's.
+        tools: By name.
+        keep: Positions of calls that were open before the run: whoever holds the checkpoint
+            that it began from may still answer them.
+    """
     for index, call in enumerate(turn.calls):
-        if call.status in ("open", "started"):
-            _give_up(turn, index, kit)
+        if call.status in ("open", "started") and index not in keep:
+            _give_up(turn, index, tools)
 
 
-def _give_up(turn: Turn, index: int, kit: Kit) -> None:
+def _give_up(turn: Turn, index: int, tools: Mapping[str, Tool]) -> None:
     """Tell a tool that holds something for an open call that nobody will answer it."""
-    give_up = getattr(kit.tools.get(turn.calls[index].name), "give_up", None)
+    give_up = getattr(tools.get(turn.calls[index].name), "give_up", None)
     if callable(give_up):
-        give_up(turn.key_of(index))
+        try:
+            give_up(turn.key_of(index))
+        except Exception:
+            logger.exception("a tool could not give an open call up")
 
 
 def _ask_inline(interpreter: Callable[[Request], object], request: Request) -> Answer:

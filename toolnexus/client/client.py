@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import secrets
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
-from toolnexus import process
 from toolnexus.cancel import CancelToken
-from toolnexus.client.calls import give_up_open_calls
-from toolnexus.client.hooks import HookChain
-from toolnexus.client.loop import Finished, Kit, Outcome, OverLimit, run_loop
-from toolnexus.client.metrics import Meter, MetricEvent
-from toolnexus.client.model import Model
-from toolnexus.client.options import ClientOptions, WaitFor
+from toolnexus.checkpoint import Checkpoint
+from toolnexus.client import resuming
+from toolnexus.client.conversation import Conversation, Conversations, ready_for_text
+from toolnexus.client.in_process import API_KEY, BASE_URL, Generate
+from toolnexus.client.options import ClientOptions, options_from
+from toolnexus.client.preparing import check_history, check_tools
+from toolnexus.client.running import (
+    OnText,
+    Runner,
+    events_of,
+    result_with,
+)
+from toolnexus.client.translation import TranslateRequest
 from toolnexus.client.turn import Turn
-from toolnexus.deadlines import Deadlines
-from toolnexus.errors import Cancelled, ConfigError, RunTimeoutError
+from toolnexus.codec import JsonValue
+from toolnexus.errors import ConfigError, UnknownRequest
+from toolnexus.events import Event
 from toolnexus.messages import Message
+from toolnexus.parts.part import Prompt
 from toolnexus.results import RunResult
+from toolnexus.stores.conversations import (
+    ConversationStore,
+    MemoryConversationStore,
+    checked_id,
+)
+from toolnexus.stores.outputs import OutputStore, ReadOutput
 from toolnexus.suspension import Answer, Request
-from toolnexus.toolspec import Tool, ToolResult, require_tool
-from toolnexus.transport import Transport
-from toolnexus.wire.base import ModelReply
-from toolnexus.workers import WorkerPool
+from toolnexus.toolspec import Tool
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -33,6 +42,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from toolnexus.client.options import ClientOptionFields
+
+
+_HISTORY_OR_ID: Final = "give history or id, not both: the store has what was said"
 
 
 class LlmClient:
@@ -50,66 +62,321 @@ class LlmClient:
         Raises:
             ConfigError: An option has the wrong type or value.
         """
-        self.options = options_from(ClientOptions, options, given)
-        self._hooks = HookChain(self.options.hooks)
-        self._transport = Transport(self.options.session, self.options.max_workers)
-        self._deadlines = Deadlines(self.options.clock)
-        self._model = Model(self.options, self._transport)
-        self._pool = WorkerPool(self.options.max_workers, "toolnexus-client")
-        self._lifetime = _Lifetime(self._pool, self._transport, self._deadlines)
-        process.watch(self._lifetime)
+        self.options: ClientOptions = options_from(ClientOptions, options, given)
+        self._runner = Runner(self.options)
+        store = self.options.conversation_store
+        self._conversations = Conversations(
+            MemoryConversationStore() if store is None else store,
+            self._runner,
+            self.options.clock,
+        )
+
+    @classmethod
+    def in_process(cls, *, model: str, generate: Generate, **given: Any) -> LlmClient:
+        """Make a client whose model is a function: no key, no URL, no HTTP.
+
+        Args:
+            model: The name it goes by.
+            generate: Is given a request body in OpenAI's shape, and returns a mapping with
+                `text`, `tool_calls` and `usage`; called once for each question.
+            given: Further options of `ClientOptions`.
+        """
+        if not callable(generate):
+            raise ConfigError(f"in_process needs a generate to call, not {generate!r}")
+        given = {"base_url": BASE_URL, "api_key": API_KEY, "retries": 0, **given}
+        return cls(model=model, generate=generate, **given)
+
+    @property
+    def conversation_store(self) -> ConversationStore:
+        """Where `ask` keeps conversations."""
+        return self._conversations.store
+
+    @property
+    def output_store(self) -> OutputStore:
+        """Where the whole of long tool results is kept; `ReadOutput` reads from it."""
+        return self._runner.limits.store
+
+    def read_output(self) -> ReadOutput:
+        """Return the tool with which a model reads what of a long result it was not shown."""
+        return ReadOutput(self.output_store, self.options.max_result_chars)
+
+    # -- one run ----------------------------------------------------------------------------
 
     def run(
         self,
-        prompt: str,
+        prompt: Prompt,
         *,
         tools: Iterable[Tool] = (),
         history: Sequence[Message] = (),
+        supersede: bool = False,
         cancel: CancelToken | None = None,
     ) -> RunResult:
         """Run `prompt` to its end, to a question, or to a limit. Blocks.
 
         Args:
-            prompt: What the user says.
+            prompt: What the user says: a text, or a list of texts and `Part`.
             tools: What the model may call.
             history: `messages` of an earlier result; it is not changed.
+            supersede: Where that waits for an answer: settle the open calls as not executed.
             cancel: Ends the run from another thread, also in mid-request.
 
         Returns:
             `done` with the text, `pending` with the request and a checkpoint, or `incomplete`.
 
         Raises:
+            LlmError: The model could not be asked. On this and on all that end the run,
+                `checkpoint` is where it stands.
+            RunTimeoutError: `timeout_ms` passed.
+            Cancelled: `cancel` was thrown.
+            ConversationParked: `history` waits for an answer; carries the open requests.
+            ConfigError: Two tools of one name, an object that is no tool, or no API key.
+        """
+        by_name = check_tools(tools)
+        turn = self._fresh(prompt, history, supersede=supersede)
+        return result_with(self._runner.steps(turn, by_name, cancel))
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        tools: Iterable[Tool] = (),
+        history: Sequence[Message] = (),
+        id: str | None = None,  # noqa: A002 - the word that `ask` has for it
+        supersede: bool = False,
+        cancel: CancelToken | None = None,
+    ) -> Generator[Event, None, None]:
+        """Run `prompt` and yield what happens while it happens; the last event is `Done`.
+
+        The run goes on while the caller asks for events, on the caller's thread. Closing the
+        generator, or dropping it, aborts the request at once; a conversation stays as it was.
+
+        Args:
+            prompt: What the user says.
+            tools: What the model may call.
+            history: What was said before; not together with `id`.
+            id: The conversation, as for `ask`. `Conversation.stream` can go on with an answer.
+            supersede: As for `run` and `ask`.
+            cancel: Ends the run from another thread, also in mid-request.
+
+        Raises:
+            LlmError: As `run`, while iterating; an error after the first text has it in
+                `partial`, and nothing of a reply that broke off is executed.
+        """
+        by_name = check_tools(tools)
+        if id is None:
+            turn = self._fresh(prompt, history, supersede=supersede)
+            return events_of(self._runner.steps(turn, by_name, cancel, streams=True))
+        if history:
+            raise ConfigError(_HISTORY_OR_ID)
+        content = self._runner.content(prompt)
+        steps = self._conversations.ask(
+            checked_id(id), content, by_name, cancel, supersede=supersede, streams=True
+        )
+        return events_of(steps)
+
+    def resume(
+        self,
+        checkpoint: Checkpoint | Mapping[str, object],
+        answer: Answer | None = None,
+        *,
+        tools: Iterable[Tool] | None = None,
+        on_text: OnText | None = None,
+        cancel: CancelToken | None = None,
+    ) -> RunResult:
+        """Go on with a parked run, or with one that failed, in any process. Blocks.
+
+        The halted call is executed with the answer (a decline executes nothing), then the run
+        goes on; finished calls are not executed again. A checkpoint is a value: whoever goes
+        on twice from the same one executes its open call twice, with the same idempotency
+        key. Conversations with an id (`ask_with_answer`) take each answer once.
+
+        Args:
+            checkpoint: `RunResult.checkpoint`, an error's `checkpoint`, or their `to_dict()`.
+            answer: For one of its open requests; None where nothing is asked.
+            tools: The same as for the run; one that is gone is an error the model reads.
+            on_text: Is given the text as it comes.
+            cancel: Ends the run from another thread, also in mid-request.
+
+        Returns:
+            As `run`; `pending` again where other requests are open.
+
+        Raises:
+            UnknownRequest: No open request has the answer's id.
+            NothingSuspended: No request is open.
+            AlreadyAnswered: It was answered differently.
+            RequestExpired: The answer came too late and is no decline.
+            WireFormatError: The checkpoint was written by a newer release, or is malformed.
+        """
+        checkpoint, streams = resuming.read_checkpoint(checkpoint), on_text is not None
+        by_name = check_tools(resuming.tools_to_go_on_with(checkpoint, tools))
+        if answer is not None:
+            checkpoint = resuming.accept(checkpoint, answer, self.options.clock)
+        turn = Turn.restore(checkpoint)
+        return result_with(self._runner.steps(turn, by_name, cancel, streams=streams), on_text)
+
+    def run_with_answer(
+        self,
+        tools: Iterable[Tool],
+        history: Sequence[Message],
+        pending: Request,
+        answer: Answer,
+        *,
+        on_text: OnText | None = None,
+        cancel: CancelToken | None = None,
+    ) -> RunResult:
+        """Go on with a halted run from its `messages` alone. See `resume`.
+
+        Args:
+            tools: The same as for the run.
+            history: `RunResult.messages` of the halted run.
+            pending: `RunResult.pending` of the halted run.
+            answer: The answer to it.
+            on_text: Is given the text as it comes.
+            cancel: Ends the run from another thread, also in mid-request.
+
+        Raises:
+            UnknownRequest: The answer is to another request.
+            ConfigError: The history is empty, or nothing in it is open.
+        """
+        resuming.check_answer(answer)
+        checkpoint = resuming.rebuilt(history, pending)
+        if answer.id != pending.id:
+            raise UnknownRequest(answer.id, len(checkpoint.requests))
+        return self.resume(checkpoint, answer, tools=tools, on_text=on_text, cancel=cancel)
+
+    # -- conversations ----------------------------------------------------------------------
+
+    def ask(
+        self,
+        prompt: Prompt,
+        *,
+        id: str | None = None,  # noqa: A002 - what every user of a chat calls it
+        tools: Iterable[Tool] = (),
+        on_text: OnText | None = None,
+        supersede: bool = False,
+        cancel: CancelToken | None = None,
+    ) -> RunResult:
+        """Say something in a conversation and return what comes of it. Blocks.
+
+        Asks in one conversation queue, so none loses a turn. A run that raises saves nothing.
+
+        Args:
+            prompt: What the user says.
+            id: The conversation in `conversation_store`; None for none, as `run`.
+            tools: What the model may call.
+            on_text: Is given the text as it comes.
+            supersede: Where the conversation waits for an answer: settle the open calls as
+                not executed, and go on with `prompt`.
+            cancel: Ends the run from another thread, also while it queues.
+
+        Raises:
+            ConversationParked: It waits for an answer; carries the open requests.
+            StoreError: The store could not read or write.
+            LlmError: As `run`.
+        """
+        by_name, streams = check_tools(tools), on_text is not None
+        if id is None:
+            turn = self._fresh(prompt, ())
+            steps = self._runner.steps(turn, by_name, cancel, streams=streams)
+        else:
+            steps = self._conversations.ask(
+                checked_id(id),
+                self._runner.content(prompt),
+                by_name,
+                cancel,
+                supersede=supersede,
+                streams=streams,
+            )
+        return result_with(steps, on_text)
+
+    def ask_with_answer(
+        self,
+        tools: Iterable[Tool],
+        id: str,  # noqa: A002 - as `ask` has it
+        answer: Answer,
+        *,
+        on_text: OnText | None = None,
+        cancel: CancelToken | None = None,
+    ) -> RunResult:
+        """Answer what a conversation waits for, and go on. Blocks.
+
+        An answer is taken once: the same again executes nothing and returns how things stand.
+        Where the run raises after the call was executed, what it did is kept, and the same
+        answer goes on from there.
+
+        Args:
+            tools: The same as for `ask`.
+            id: The conversation.
+            answer: To one of its open requests.
+            on_text: Is given the text as it comes.
+            cancel: Ends the run from another thread.
+
+        Raises:
+            ResumeError: As `resume`.
+        """
+        steps = self._conversations.answer(
+            checked_id(id), answer, check_tools(tools), cancel, streams=on_text is not None
+        )
+        return result_with(steps, on_text)
+
+    def conversation(
+        self,
+        *,
+        tools: Iterable[Tool] | None = None,
+        history: Sequence[Message] = (),
+        id: str | None = None,  # noqa: A002 - as `ask` has it
+    ) -> Conversation:
+        """Return a conversation that keeps what was said.
+
+        Args:
+            tools: What the model may call in it.
+            history: What was said before; not together with `id`.
+            id: One in `conversation_store`; None for one of its own, in memory.
+        """
+        by_name = None if tools is None else check_tools(tools)
+        if id is not None:
+            if history:
+                raise ConfigError(_HISTORY_OR_ID)
+            return Conversation(self._conversations, checked_id(id), by_name)
+        store, own_id = MemoryConversationStore(), secrets.token_hex(8)
+        if history:
+            store.save(own_id, check_history(history))
+        own = Conversations(store, self._runner, self.options.clock)
+        return Conversation(own, own_id, by_name)
+
+    # -- one request ------------------------------------------------------------------------
+
+    def translate(
+        self, request: TranslateRequest, cancel: CancelToken | None = None
+    ) -> dict[str, JsonValue]:
+        """Ask once in OpenAI's shapes, whatever the provider; return its reply in them. Blocks.
+
+        Nothing is executed and nothing is kept.
+
+        Args:
+            request: What is asked.
+            cancel: Ends it from another thread, also in mid-request.
+
+        Returns:
+            OpenAI's `chat.completion`: `choices[0].message`, `usage`, ...
+
+        Raises:
             LlmError: The model could not be asked.
             RunTimeoutError: `timeout_ms` passed.
             Cancelled: `cancel` was thrown.
-            ConfigError: Two tools of one name, an object that is no tool, or no API key.
+            ConfigError: No model, or a parameter that the provider cannot keep.
         """
-        if not isinstance(prompt, str):
-            raise ConfigError(f"the prompt must be a str, not {type(prompt).__name__}")
-        if not isinstance(history, Sequence):
-            raise ConfigError(
-                f"history must be a list of messages, such as an earlier result's `messages`, "
-                f"not {type(history).__name__}"
-            )
-        by_name = index_tools(tools)
-        for tool in by_name.values():
-            if getattr(tool, "requires_runtime", False):
-                raise ConfigError(
-                    f"tool {tool.name!r} is an agent and needs a runtime: "
-                    "as_tool(base_url=..., ...) gives it one of its own"
-                )
-        if not self.options.model:
-            raise ConfigError("no model: give LlmClient(model=...)")
-        messages = list(history)
-        turn = Turn([*messages, *self._opening(messages, prompt)], len(messages))
-        return self._run(turn, by_name, cancel or CancelToken())
+        return self._runner.translate(request, cancel)
+
+    # -- what it has done, and its end ------------------------------------------------------
+
+    def metrics(self) -> str:
+        """Return what was done so far as Prometheus text."""
+        return self._runner.counters.text()
 
     def close(self) -> None:
         """End the threads and connections. A run in progress fails at its next request."""
-        process.unwatch(self._lifetime)
-        self._pool.close(timeout=1.0)
-        self._deadlines.close()
-        self._transport.close()
+        self._runner.close()
 
     def __enter__(self) -> LlmClient:
         return self
@@ -122,195 +389,9 @@ class LlmClient:
     ) -> None:
         self.close()
 
-    def _opening(self, history: Sequence[Message], prompt: str) -> list[Message]:
-        return opening(self.options.style, self.options.system_prompt, history, prompt)
-
-    def _run(self, turn: Turn, tools: dict[str, Tool], cancel: CancelToken) -> RunResult:
-        options, clock = self.options, self.options.clock
-        began = clock.monotonic()
-        stop = CancelToken()
-        forget = [cancel.on_cancel(lambda: stop.cancel(cancel.reason or "run cancelled"))]
-        if options.timeout_ms is not None:
-            instant = began + options.timeout_ms / 1000
-            stop.set_deadline(clock, instant, f"run timeout after {options.timeout_ms}ms")
-            forget.append(self._deadlines.call_at(instant, stop.expire))
-        meter = Meter(options.on_metric)
-        kit = Kit(
-            model=self._model,
-            model_name=options.model,
-            max_tokens=options.max_tokens,
-            system=options.system_prompt,
-            tools=tools,
-            hooks=self._hooks,
-            meter=meter,
-            pool=self._pool,
-            clock=clock,
-            cancel=stop,
-            max_turns=options.max_turns,
-            host=_BareHost(options.wait_for),
-        )
-        status, error = "error", None
-        try:
-            result = _result(turn, run_loop(turn, kit))
-            status = result.status
-            return result
-        except Cancelled as cancelled:
-            error = str(cancelled)
-            if stop.is_late:
-                raise RunTimeoutError(error) from None
-            status = "interrupted"
-            raise
-        except Exception as failure:
-            error = str(failure)
-            raise
-        finally:
-            for undo in forget:
-                undo()
-            if status != "pending":
-                give_up_open_calls(turn, kit)
-            meter.emit(
-                lambda: MetricEvent(
-                    kind="run",
-                    ms=(clock.monotonic() - began) * 1000,
-                    model=options.model,
-                    status=status,
-                    usage=turn.usage,
-                    error=error,
-                )
-            )
-
-
-class _Lifetime:
-    """What a client does when the process forks or ends."""
-
-    def __init__(self, pool: WorkerPool, transport: Transport, deadlines: Deadlines) -> None:
-        self._pool = pool
-        self._transport = transport
-        self._deadlines = deadlines
-
-    def before_fork(self) -> None:
-        pass
-
-    def after_fork_in_parent(self) -> None:
-        pass
-
-    def after_fork(self) -> None:
-        self._pool.after_fork()
-        self._transport.after_fork()
-        self._deadlines.after_fork()
-
-    def at_exit(self) -> None:
-        # Workers are daemons; this lets idle ones end before the interpreter does.
-        self._pool.close(timeout=0.1)
-
-
-class _BareHost:
-    """A run outside a runtime: no budget, no tree, at most a `wait_for`."""
-
-    handle_id = None
-
-    def __init__(self, wait_for: WaitFor | None) -> None:
-        self._wait_for = wait_for
-
-    def due_calls(self, turn: Turn, tools: Mapping[str, Tool]) -> list[int]:  # noqa: ARG002
-        return [
-            index
-            for index, call in enumerate(turn.calls)
-            if call.status == "ready" or (call.status == "open" and call.answer is not None)
-        ]
-
-    def limit_before_request(self, turn: Turn) -> str | None:  # noqa: ARG002
-        return None
-
-    def count_reply(self, reply: ModelReply) -> None:
-        pass
-
-    def reserve_call(self) -> str | None:
-        return None
-
-    def surface(self, request: Request) -> Request:
-        return request
-
-    def ask_inline(self, request: Request) -> WaitFor | None:  # noqa: ARG002
-        return self._wait_for
-
-    def answered_inline(self, request: Request, answer: Answer) -> None:
-        pass
-
-    def delegate_for(
-        self,
-        turn: Turn,  # noqa: ARG002
-        index: int,  # noqa: ARG002
-    ) -> Callable[[Any, str], ToolResult] | None:
-        return None
-
-
-def options_from(cls: type[Any], options: Any, given: Mapping[str, object]) -> Any:
-    """Return `options`, or a new `cls` of the keywords.
-
-    Raises:
-        ConfigError: Both were given, a keyword is unknown, or `options` is of another class.
-    """
-    name = cls.__name__
-    if options is not None and given:
-        raise ConfigError(f"give {name} or keywords, not both")
-    if options is not None:
-        if not isinstance(options, cls):
-            raise ConfigError(f"options must be {name}, not {type(options).__name__}")
-        return options
-    known = [field.name for field in attrs.fields(cls)]
-    for word in given:
-        if word not in known:
-            close = difflib.get_close_matches(word, known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-            raise ConfigError(f"{name} has no option {word!r}; {hint}")
-    return cls(**given)
-
-
-def opening(style: str, system: str, history: Sequence[Message], prompt: str) -> list[Message]:
-    """Return the messages that begin a turn.
-
-    In the OpenAI style the system prompt is the transcript's first message; in the Anthropic
-    style it travels beside it, every time.
-    """
-    user: Message = {"role": "user", "content": prompt}
-    if system and not history and style == "openai":
-        return [{"role": "system", "content": system}, user]
-    return [user]
-
-
-def index_tools(tools: object) -> dict[str, Tool]:
-    """Return the tools by name.
-
-    Raises:
-        ConfigError: One is no tool, or two share a name.
-    """
-    if not isinstance(tools, Iterable) or isinstance(tools, (str, bytes)):
-        raise ConfigError(f"tools must be a list of tools, not {tools!r}")
-    by_name: dict[str, Tool] = {}
-    for one in tools:
-        checked = require_tool(one)
-        if checked.name in by_name:
-            raise ConfigError(f"two tools are named {checked.name!r}; rename one")
-        by_name[checked.name] = checked
-    return by_name
-
-
-def _result(turn: Turn, outcome: Outcome) -> RunResult:
-    common: dict[str, Any] = {
-        "messages": turn.transcript(),
-        "turns": turn.turns,
-        "usage": turn.usage,
-        "tool_calls": turn.tool_calls,
-    }
-    if isinstance(outcome, Finished):
-        return RunResult(text=outcome.text, **common)
-    if isinstance(outcome, OverLimit):
-        text = f"hit {outcome.limit} without a final answer"
-        return RunResult(text=text, status="incomplete", limit=outcome.limit, **common)
-    checkpoint = turn.checkpoint()
-    pending = checkpoint.pending
-    assert pending is not None  # noqa: S101 - Parked says so
-    return RunResult(
-        text=pending.prompt, status="pending", pending=pending, checkpoint=checkpoint, **common
-    )
+    def _fresh(
+        self, prompt: Prompt, history: Sequence[Message], *, supersede: bool = False
+    ) -> Turn:
+        content = self._runner.content(prompt)
+        said = ready_for_text(check_history(history), supersede=supersede)
+        return self._runner.fresh(said, content)

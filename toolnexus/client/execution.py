@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from toolnexus import codec
 from toolnexus.checkpoint import CallState
-from toolnexus.client.metrics import MetricEvent
+from toolnexus.client.tracing import NO_SPAN, call_attributes, end_call, end_failed
 from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled, WireFormatError
 from toolnexus.messages import ToolCall
+from toolnexus.parts.media import without_base64
 from toolnexus.schema import faults, misfit_text, parse_arguments
 from toolnexus.suspension import Answer
 from toolnexus.toolspec import Tool, ToolContext, ToolResult, failure_text, handles_decline
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+conversations_in_use: Final[ContextVar[frozenset[object]]] = ContextVar(
+    "toolnexus_conversations", default=frozenset()
+)
+"""Conversations whose runs this thread's tool works for: it must not wait for them."""
+
 
 @attrs.frozen
 class Execution:
@@ -33,10 +40,12 @@ class Execution:
     Attributes:
         result: Final, or the question that the call suspends on.
         gate: Position of the hook that asked the question; None where the tool did.
+        passed: Names of the hooks that have let the call pass, and of the one that asked.
     """
 
     result: ToolResult
     gate: int | None = None
+    passed: tuple[str, ...] = ()
 
 
 def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution:
@@ -52,16 +61,23 @@ def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution
     if tool is None:
         gone = "" if call.attempt == 0 else " (no longer available)"
         return Execution(ToolResult.error(f"Unknown tool: {call.name}{gone}"))
+    if _is_refused(call, tool):
+        return Execution(_declined(call))
     if call.attempt == 0 and call.gate is None:
         refused = kit.host.reserve_call()
         if refused is not None:
             return Execution(ToolResult.error(f"not executed: budget exhausted ({refused})"))
-    elif _is_refused(call, tool):
-        return Execution(_declined(call))
     args = parse_arguments(call.arguments, tool.input_schema)
     if isinstance(args, str):
         return Execution(ToolResult.error(args))
-    return _misfit(tool, args) or _run(turn, index, call, tool, args, kit)
+    if kit.conversation is None:
+        return _misfit(tool, args) or _run(turn, index, call, tool, args, kit)
+    held = conversations_in_use.get()
+    token = conversations_in_use.set(held | {kit.conversation})
+    try:
+        return _misfit(tool, args) or _run(turn, index, call, tool, args, kit)
+    finally:
+        conversations_in_use.reset(token)
 
 
 def _is_refused(call: CallState, tool: Tool) -> bool:
@@ -106,18 +122,16 @@ def _run(
         turn.rewrite(index, codec.dumps(args))
     # The hooks may have taken their time.
     kit.cancel.raise_if_cancelled()
-    done = stopped or _misfit(tool, args) or Execution(_call_tool(tool, args, context))
+    done = stopped or _misfit(tool, args) or _execute(tool, as_asked, args, context, kit)
     result = done.result
     kit.meter.emit(
-        lambda: MetricEvent(
-            kind="tool",
-            ms=(kit.clock.monotonic() - began) * 1000,
-            tool=call.name,
-            source=tool.source,
-            is_error=result.is_error,
-            pending=result.request is not None,
-            error=result.output if result.is_error else None,
-        )
+        "tool",
+        (kit.clock.monotonic() - began) * 1000,
+        tool=call.name,
+        source=tool.source,
+        is_error=result.is_error,
+        pending=result.request is not None,
+        error=without_base64(result.output) if result.is_error else None,
     )
     if result.request is not None:
         return done
@@ -131,8 +145,10 @@ def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
     if kit.cancel.deadline is not None:
         left = kit.cancel.deadline - kit.clock.monotonic()
         deadline = kit.clock.now() + timedelta(seconds=left)
+    answer = _answer_for_tool(call)
     return ToolContext(
-        answer=_answer_for_tool(call),
+        answer=answer,
+        request=None if answer is None else call.request,
         cancel=kit.cancel,
         call_id=call.id,
         attempt=call.attempt + 1,
@@ -159,16 +175,25 @@ def _pass_gates(
 ) -> tuple[dict[str, JsonValue], Execution | None]:
     """Run the before-hooks that have not let the call pass yet.
 
-    All of them before its first execution; those behind the one that asked, once its question
-    is answered; none on a retry that the tool asked for.
+    All of them before its first execution; once a question of one is answered, those that
+    have not let it pass, by name, for the list may be another one by now; none on a retry that
+    the tool asked for.
 
     Returns:
         The arguments to execute with, and what a hook put in the execution's place, if any did.
     """
     if call.attempt > 0 and call.gate is None:
         return args, None
-    first = 0 if call.gate is None else call.gate + 1
-    for position, before in enumerate(kit.hooks.before_tool[first:], first):
+    passed = list(call.passed)
+    if call.gate is not None and not passed:  # as the first form had it
+        passed = list(kit.hooks.gate_names[: call.gate + 1])
+    known = list(passed)
+    for position, before in enumerate(kit.hooks.before_tool):
+        name = kit.hooks.gate_names[position]
+        if name in known:
+            known.remove(name)
+            continue
+        passed.append(name)
         try:
             # A copy: what is executed is what a hook returned, not what it scribbled on.
             verdict = before(as_asked, codec.copy(args), context)
@@ -182,8 +207,24 @@ def _pass_gates(
             return args, Execution(ToolResult.error(text))
         if isinstance(verdict, ToolResult):
             gate = position if verdict.request is not None else None
-            return args, Execution(verdict, gate)
+            return args, Execution(verdict, gate, () if gate is None else tuple(passed))
     return args, None
+
+
+def _execute(
+    tool: Tool, call: ToolCall, args: dict[str, JsonValue], context: ToolContext, kit: Kit
+) -> Execution:
+    if kit.span is NO_SPAN:
+        return Execution(_call_tool(tool, args, context))
+    span = kit.span.child("execute_tool", tool.name, call_attributes(call))
+    try:
+        with span.current():
+            result = _call_tool(tool, args, context)
+    except BaseException as error:
+        end_failed(span, error)
+        raise
+    end_call(span, result)
+    return Execution(result)
 
 
 def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> ToolResult:

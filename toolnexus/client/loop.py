@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from toolnexus import codec
 from toolnexus.cancel import CancelToken
-from toolnexus.client.calls import run_calls
+from toolnexus.client.asking import Model, RequestRefused, Terms
+from toolnexus.client.calls import results_known, run_calls
 from toolnexus.client.hooks import HookChain
+from toolnexus.client.limits import OutputLimits
 from toolnexus.client.metrics import Meter
-from toolnexus.client.model import Model, RequestRefused
+from toolnexus.client.tracing import NO_SPAN, Span
 from toolnexus.clock import Clock
-from toolnexus.errors import ConfigError
+from toolnexus.events import Event, TextDelta, ToolCallStarted
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import Tool, ToolResult
 from toolnexus.wire.base import ModelReply, ModelRequest
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from toolnexus.client.options import WaitFor
     from toolnexus.client.turn import Turn
 
-logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 CUT_OFF = "not executed: the reply was cut off by the length limit, so its arguments may be too"
 
@@ -66,6 +66,9 @@ class Host(Protocol):
 
     def due_calls(self, turn: Turn, tools: Mapping[str, Tool]) -> list[int]:
         """Return the positions of the calls to execute now, which will go on side by side."""
+
+    def wants_text(self) -> bool:
+        """Say whether anybody wants the next reply's text as it comes."""
 
     def limit_before_request(self, turn: Turn) -> str | None:
         """Name the limit that forbids one more model call; None where it may go ahead."""
@@ -108,12 +111,15 @@ class Kit:
         system: The system prompt; "" for none.
         tools: By name, in the order the model sees them.
         hooks: The host's hooks.
+        limits: What results are cut down to.
         meter: Where metric events go.
         pool: Whose workers help with parallel calls.
         clock: Where time is read.
         cancel: Ends the run, also in mid-request.
         max_turns: LLM calls in one turn.
         host: Who runs the loop.
+        span: The run's span; those of its model calls and tools are below it.
+        conversation: Key of the conversation that the run holds; None for none.
     """
 
     model: Model
@@ -122,16 +128,22 @@ class Kit:
     system: str
     tools: Mapping[str, Tool]
     hooks: HookChain
+    limits: OutputLimits
     meter: Meter
     pool: WorkerPool
     clock: Clock
     cancel: CancelToken
     max_turns: int
     host: Host
+    span: Span = NO_SPAN
+    conversation: object = None
 
 
-def run_loop(turn: Turn, kit: Kit) -> Outcome:
+def run_loop(turn: Turn, kit: Kit) -> Generator[Event, None, Outcome]:
     """Go on with `turn` from where it is, until it is done, parked, stalled or over a limit.
+
+    A generator of what happens, whose return value is the outcome; closing it stops the run at
+    once. Text is told where the host wants it, in pieces as it comes.
 
     Raises:
         Cancelled: The token was thrown or its deadline has passed.
@@ -140,14 +152,9 @@ def run_loop(turn: Turn, kit: Kit) -> Outcome:
     while True:
         kit.cancel.raise_if_cancelled()
         if turn.calls:
-            run_calls(turn, kit)
-            kit.cancel.raise_if_cancelled()
-            left = {call.status for call in turn.calls} - {"done"}
-            if "started" in left:
-                raise AssertionError("a call was left in flight")
-            if left:
-                return Parked() if "open" in left else Stalled()
-            turn.close_calls()
+            halted = yield from _run_calls_to_rest(turn, kit)
+            if halted is not None:
+                return halted
         final = turn.final_text()
         if final is not None:
             return Finished(final)
@@ -157,32 +164,66 @@ def run_loop(turn: Turn, kit: Kit) -> Outcome:
         if limit is not None:
             return OverLimit(limit)
         try:
-            reply = _ask(turn, kit)
+            reply = yield from _ask(turn, kit)
         except RequestRefused as refused:
             return OverLimit(refused.limit)
         if not reply.calls:
             return Finished(reply.text)
+        for call in reply.calls:
+            yield ToolCallStarted(call)
+        yield from results_known(turn)
 
 
-def _ask(turn: Turn, kit: Kit) -> ModelReply:
+def _run_calls_to_rest(turn: Turn, kit: Kit) -> Generator[Event, None, Outcome | None]:
+    """Execute the calls of the last reply; return what halts the run, if anything does."""
+    yield from run_calls(turn, kit)
+    kit.cancel.raise_if_cancelled()
+    left = {call.status for call in turn.calls} - {"done"}
+    if "started" in left:
+        raise AssertionError("a call was left in flight")
+    if left:
+        return Parked() if "open" in left else Stalled()
+    turn.close_calls()
+    return None
+
+
+def drive(steps: Generator[Event, None, T], emit: Callable[[Event], object] | None = None) -> T:
+    """Run a generator to its end and return its value, its events handed to `emit`."""
+    try:
+        while True:
+            event = next(steps)
+            if emit is not None:
+                emit(event)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        steps.close()
+
+
+def _ask(turn: Turn, kit: Kit) -> Generator[Event, None, ModelReply]:
     request = _request(turn, kit)
-    reply = kit.model.ask(
-        request,
+    terms = Terms(
         meter=kit.meter,
         cancel=kit.cancel,
         allow=lambda: kit.host.limit_before_request(turn),
+        span=kit.span,
     )
+    streams = kit.host.wants_text()
+    if streams:
+        reply = yield from kit.model.stream(request, terms)
+    else:
+        reply = kit.model.ask(request, terms)
     # Before the hooks: whatever they do, the reply was paid for and is not lost.
     kit.host.count_reply(reply)
     turn.add_reply(reply)
     if reply.truncated:
         for index in range(len(reply.calls)):
             turn.finish(index, ToolResult.error(CUT_OFF))
-    for after in kit.hooks.after_llm:
-        try:
-            after(request, attrs.evolve(reply, message=codec.copy(reply.message)))
-        except Exception:
-            logger.exception("after_llm hook failed")
+    kit.hooks.tell_reply(request, reply)
+    if reply.text and not streams:
+        # For a stream that has joined meanwhile.
+        yield TextDelta(reply.text)
     return reply
 
 
@@ -193,16 +234,10 @@ def _request(turn: Turn, kit: Kit) -> ModelRequest:
         messages=tuple(turn.messages),
         tools=tuple(kit.tools.values()),
         system=kit.system,
+        origin=kit.model.origin(kit.model_name),
         max_tokens=kit.max_tokens,
     )
-    if kit.hooks.before_llm:
-        # What they change in place changes their copy, and no transcript.
-        request = attrs.evolve(request, messages=codec.copy(request.messages))
-    for before in kit.hooks.before_llm:
-        changed = before(request)
-        if changed is None:
-            continue
-        if not isinstance(changed, ModelRequest):
-            raise ConfigError(f"before_llm gave {changed!r}; return a ModelRequest or None")
-        request = changed
-    return attrs.evolve(request, origin=kit.model.origin(request.model))
+    request = kit.hooks.request_to_send(request)
+    if request.model != kit.model_name:
+        request = attrs.evolve(request, origin=kit.model.origin(request.model))
+    return request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,18 +13,24 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from toolnexus import checks
-from toolnexus.budget import DEFAULT_MAX_TURNS, RETRYABLE_STATUSES, RetryPolicy
-from toolnexus.client.hooks import require_hooks
+from toolnexus.budget import DEFAULT_MAX_TURNS, RETRYABLE_STATUSES, RetryPolicy, Tier
+from toolnexus.client.hooks import kept_hooks
 from toolnexus.clock import Clock, RealClock
 from toolnexus.codec import JsonValue
 from toolnexus.errors import ConfigError, LlmError
+from toolnexus.parts.part import DEFAULT_MAX_PART_BYTES
+from toolnexus.shortening import LEAST_CHARS
 from toolnexus.suspension import Answer, Request
 
 if TYPE_CHECKING:
     import requests
     from typing_extensions import TypedDict
 
+    from toolnexus.client.in_process import Generate
     from toolnexus.client.metrics import MetricEvent
+    from toolnexus.client.tracing import Tracing
+    from toolnexus.stores.conversations import ConversationStore
+    from toolnexus.stores.outputs import OutputStore
 
     class ClientOptionFields(TypedDict, total=False):
         """The options by name, for whoever checks types; see `ClientOptions`."""
@@ -50,6 +57,14 @@ if TYPE_CHECKING:
         hooks: Any
         on_metric: OnMetric | None
         wait_for: WaitFor | None
+        skills_prompt: str
+        generate: Generate | None
+        conversation_store: ConversationStore | None
+        max_part_bytes: int
+        max_result_chars: int
+        max_turn_chars: int
+        output_store: OutputStore | None
+        tracing: Tracing | None
         max_workers: int
         clock: Clock
 
@@ -58,12 +73,15 @@ WaitFor: TypeAlias = Callable[[Request], Answer | None]
 """Answers a request inline, blocking. None, or an answer to another id, declines."""
 
 OnMetric: TypeAlias = Callable[["MetricEvent"], object]
-OnError: TypeAlias = Callable[[LlmError, int], Literal["retry", "fail"] | None]
+OnError: TypeAlias = Callable[[LlmError, int], Tier | Literal["retry", "fail"] | None]
 """Is told the error and the attempt (0 is the first); None leaves it to the retry policy."""
 
 BodyTransform: TypeAlias = Callable[[dict[str, JsonValue]], dict[str, JsonValue] | None]
 
 STYLES: Final = ("openai", "anthropic")
+
+_PASSING: Final = (408, 409, 425, 429)
+"""What a provider says of its own state, not of the request, among the client's errors."""
 
 _KEY_VARIABLES: Final = {
     "openai": ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
@@ -102,12 +120,33 @@ def _session(instance: object, attribute: attrs.Attribute[Any], value: object) -
         )
 
 
+def _has(*members: str) -> Callable[[object, attrs.Attribute[Any], object], None]:
+    """Return a validator: None, or an object with these methods."""
+
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        missing = [one for one in members if not callable(getattr(value, one, None))]
+        if value is not None and missing:
+            raise ConfigError(
+                f"{type(instance).__name__}.{attribute.name}: {value!r} lacks "
+                f"{', '.join(missing)}"
+            )
+
+    return check
+
+
 def _statuses(value: Any) -> frozenset[int]:
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return frozenset(value)
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        statuses = list(value)
+        if all(map(_may_pass, statuses)):
+            return frozenset(statuses)
     raise ConfigError(
-        f"retryable_statuses must be HTTP statuses such as (429, 503), not {value!r}"
+        "retryable_statuses must be HTTP statuses such as (429, 503), of those below 500 "
+        f"only {', '.join(map(str, _PASSING))}, not {value!r}"
     )
+
+
+def _may_pass(status: object) -> bool:
+    return type(status) is int and (status in _PASSING or 500 <= status <= 599)
 
 
 def _without_password(url: object) -> str:
@@ -157,6 +196,14 @@ class ClientOptions:
         hooks: An object with the methods of `Hooks`, or a list of them.
         on_metric: Called with each `MetricEvent`; what it raises is logged.
         wait_for: Answers requests inline; without it a run that asks parks.
+        skills_prompt: Goes behind the system prompt, after a blank line.
+        generate: The model itself, a function of this process; see `LlmClient.in_process`.
+        conversation_store: Where `ask` keeps conversations; None for this process's memory.
+        max_part_bytes: Most bytes, decoded, of one part of a prompt or of a tool's result.
+        max_result_chars: Longest text of one tool's result that the model is shown.
+        max_turn_chars: The same for all results of one assistant message, shared evenly.
+        output_store: Where longer texts are kept whole; None for 64 MiB of memory.
+        tracing: Records spans, such as `toolnexus.otel.OtelTracing`; None for none.
         max_workers: Threads for parallel tool calls.
         clock: Where time is read; a `VirtualClock` in tests.
     """
@@ -188,13 +235,38 @@ class ClientOptions:
         default=None, validator=checks.can_be_called
     )
     on_error: OnError | None = attrs.field(default=None, validator=checks.can_be_called)
-    hooks: Any = attrs.field(default=None, validator=require_hooks)
+    hooks: Any = attrs.field(default=None, converter=kept_hooks)
     on_metric: OnMetric | None = attrs.field(default=None, validator=checks.can_be_called)
     wait_for: WaitFor | None = attrs.field(default=None, validator=checks.can_be_called)
+    skills_prompt: str = attrs.field(default="", validator=checks.text)
+    generate: Generate | None = attrs.field(default=None, validator=checks.can_be_called)
+    conversation_store: ConversationStore | None = attrs.field(
+        default=None, repr=False, validator=_has("get", "save")
+    )
+    max_part_bytes: int = attrs.field(
+        default=DEFAULT_MAX_PART_BYTES, validator=checks.whole_from(1)
+    )
+    max_result_chars: int = attrs.field(
+        default=100_000, validator=checks.whole_from(LEAST_CHARS)
+    )
+    max_turn_chars: int = attrs.field(default=400_000, validator=checks.whole_from(LEAST_CHARS))
+    output_store: OutputStore | None = attrs.field(
+        default=None, repr=False, validator=_has("get", "put")
+    )
+    tracing: Tracing | None = attrs.field(default=None, repr=False, validator=_has("start"))
     max_workers: int = attrs.field(default=32, validator=checks.whole_from(0))
     clock: Clock = attrs.field(
         factory=RealClock, repr=False, validator=checks.instance_of(Clock)
     )
+
+    def __attrs_post_init__(self) -> None:
+        if self.generate is not None and self.style != "openai":
+            raise ConfigError("an in-process model speaks the openai style; leave style out")
+
+    @property
+    def system(self) -> str:
+        """System and skills prompt, as the model reads them."""
+        return "\n\n".join(part for part in (self.system_prompt, self.skills_prompt) if part)
 
     @property
     def retry_policy(self) -> RetryPolicy:
@@ -205,6 +277,28 @@ class ClientOptions:
             self.max_retry_wait_ms,
             statuses=frozenset(self.retryable_statuses),
         )
+
+
+def options_from(cls: type[Any], options: Any, given: Mapping[str, object]) -> Any:
+    """Return `options`, or a new `cls` of the keywords.
+
+    Raises:
+        ConfigError: Both were given, a keyword is unknown, or `options` is of another class.
+    """
+    name = cls.__name__
+    if options is not None and given:
+        raise ConfigError(f"give {name} or keywords, not both")
+    if options is not None:
+        if not isinstance(options, cls):
+            raise ConfigError(f"options must be {name}, not {type(options).__name__}")
+        return options
+    known = [field.name for field in attrs.fields(cls)]
+    for word in given:
+        if word not in known:
+            close = difflib.get_close_matches(word, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            raise ConfigError(f"{name} has no option {word!r}; {hint}")
+    return cls(**given)
 
 
 def find_api_key(
@@ -262,5 +356,11 @@ def secrets_of(
     for user, password in (auth, (unquote(url.username or ""), unquote(url.password or ""))):
         pair = f"{user}:{password}"
         found += [str(password), pair, base64.b64encode(pair.encode()).decode()]
-    found += [part for text in found for part in re.split(r"[\s=;,]+", text)]
+    # A token may have a `=` within, as base64 has at its end.
+    found += [
+        part
+        for text in found
+        for end in (r"[\s;,]+", r"[\s=;,]+")
+        for part in re.split(end, text)
+    ]
     return sorted({text for text in found if len(text) >= 8}, key=len, reverse=True)

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import attrs
 
-from toolnexus.checkpoint import CallState, Checkpoint
+from toolnexus.checkpoint import CallState, Checkpoint, tool_message
+from toolnexus.messages import ANSWERED as RECORDED
 from toolnexus.messages import Message, Usage
 from toolnexus.suspension import Answer, Request, new_request_id
 from toolnexus.toolspec import ToolResult
@@ -58,7 +59,11 @@ class Turn:
     ) -> Turn:
         """Return the turn that `saved` was taken from."""
         turn = cls(saved.messages, saved.base, lock, saved.run)
-        turn.calls = list(saved.calls)
+        # Nobody can have saved a call in flight but a process that is no more.
+        turn.calls = [
+            settle_call(call, "the process ended") if call.status == "started" else call
+            for call in saved.calls
+        ]
         turn.turns = saved.turns
         turn.usage = saved.usage
         turn.tool_calls = saved.tool_calls
@@ -94,7 +99,19 @@ class Turn:
         """
         with self.lock:
             call = self.calls[index]
-            self.calls[index] = attrs.evolve(call, status="started", attempt=call.attempt + 1)
+            self.calls[index] = CallState(
+                call.id,
+                call.name,
+                call.arguments,
+                "started",
+                call.attempt + 1,
+                call.request,
+                call.asked_at,
+                call.answer,
+                child=call.child,
+                gate=call.gate,
+                passed=call.passed,
+            )
             return call
 
     def key_of(self, index: int) -> str:
@@ -107,16 +124,24 @@ class Turn:
             self.calls[index] = attrs.evolve(self.calls[index], arguments=arguments)
 
     def open(
-        self, index: int, request: Request, asked_at: str, gate: int | None = None
+        self,
+        index: int,
+        request: Request,
+        asked_at: str,
+        gate: int | None = None,
+        passed: tuple[str, ...] = (),
     ) -> None:
         """Park a call on a question.
 
-        A tool that gives every question the same id gets another id for the next one: an
-        answer fits one question only.
+        A tool that gives every question the same id gets another id for the next one, also
+        where that comes in a later message: an answer fits one question only.
         """
         with self.lock:
             call = self.calls[index]
             in_use = {one.request.id for one in self.calls if one.request is not None}
+            for message in self.messages:
+                recorded = message.get(RECORDED)
+                in_use.update(recorded if isinstance(recorded, dict) else ())
             if call.child is None and request.id in in_use:
                 request = attrs.evolve(request, id=new_request_id())
             self.calls[index] = attrs.evolve(
@@ -128,6 +153,7 @@ class Turn:
                 asked_at=asked_at,
                 answer=None,
                 gate=gate,
+                passed=passed,
             )
 
     def attach(self, index: int, child: str) -> None:
@@ -135,10 +161,20 @@ class Turn:
         with self.lock:
             self.calls[index] = attrs.evolve(self.calls[index], child=child)
 
-    def answer(self, index: int, answer: Answer) -> None:
-        """Accept an answer; the next pass over the calls executes it."""
+    def share(self, indexes: Sequence[int], request: Request) -> None:
+        """Let several open calls wait on one request; its answer is for all of them."""
         with self.lock:
-            self.calls[index] = attrs.evolve(self.calls[index], answer=answer)
+            for index in indexes:
+                self.calls[index] = attrs.evolve(self.calls[index], request=request)
+
+    def answer(self, index: int, answer: Answer) -> None:
+        """Accept an answer for every call that waits on it; the next pass executes them."""
+        with self.lock:
+            request = self.calls[index].request
+            for other, call in enumerate(self.calls):
+                shares = call.status == "open" and call.child is None
+                if other == index or (shares and call.request == request):
+                    self.calls[other] = attrs.evolve(call, answer=answer)
 
     def stall(self, index: int) -> None:
         """Let a delegating call wait for a retry of its child."""
@@ -156,13 +192,17 @@ class Turn:
     def finish(self, index: int, result: ToolResult) -> None:
         """Give a call its final result."""
         with self.lock:
-            self.calls[index] = attrs.evolve(
-                self.calls[index],
-                status="done",
-                request=None,
-                asked_at=None,
-                answer=None,
+            call = self.calls[index]
+            # Spelled out, as in `start`: `evolve` looks at every field, for each call twice.
+            self.calls[index] = CallState(
+                call.id,
+                call.name,
+                call.arguments,
+                "done",
+                call.attempt,
                 result=result,
+                child=call.child,
+                gate=call.gate,
             )
 
     def close_calls(self) -> None:
@@ -177,12 +217,6 @@ class Turn:
         if not self.turns or last.get("role") != "assistant" or last.get("tool_calls"):
             return None
         return text_of(last.get("content"))
-
-    def transcript(self) -> list[Message]:
-        """Return the messages with the results of the calls that have one."""
-        with self.lock:
-            done = [tool_message(call) for call in self.calls if call.result is not None]
-            return [*self.messages, *done]
 
     def settled_transcript(self, reason: str) -> list[Message]:
         """Return the messages with every call closed, saying truthfully how.
@@ -228,12 +262,3 @@ def stalled_checkpoint(turn: Turn, reason: str) -> Checkpoint:
         settle_call(call, reason) if call.status == "started" else call for call in saved.calls
     )
     return attrs.evolve(saved, calls=tuple(calls))
-
-
-def tool_message(call: CallState) -> Message:
-    """Return the transcript's message for a finished call."""
-    result = call.result or ToolResult.error("no result")
-    message: Message = {"role": "tool", "tool_call_id": call.id, "content": result.output}
-    if result.is_error:
-        message["_is_error"] = True
-    return message
