@@ -95,7 +95,7 @@ def test_post_takes_an_inbox_item(make_runtime: Make, wrong: Any) -> None:
     assert handle.inbox == ()
 
 
-@pytest.mark.parametrize("wrong", [5, b"go", ["go"]])
+@pytest.mark.parametrize("wrong", [5, b"go", [5], []])
 def test_a_prompt_is_a_text(make_runtime: Make, wrong: Any) -> None:
     rt = make_runtime(AgentDef("a"))
     handle = rt.spawn(rt.root, "a").handle

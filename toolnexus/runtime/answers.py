@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from concurrent.futures import Future
 
 from toolnexus.budget import Budget
@@ -12,12 +13,13 @@ from toolnexus.runtime.book import Accepted, OpenRequest
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import Handle
-from toolnexus.runtime.run import End, Run, current_run
+from toolnexus.runtime.run import End, HelpingFuture, Run, current_run
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.spawning import BUSY_STALE, Spawning
 from toolnexus.runtime.state import Cause
-from toolnexus.runtime.waiting import Waiting
-from toolnexus.suspension import Answer, Request, format_time
+from toolnexus.runtime.waiting import Waiting, finish_or_start
+from toolnexus.suspension import Answer, Request, format_time, require_fit
+from toolnexus.workers import Job
 
 
 class Answers:
@@ -35,6 +37,27 @@ class Answers:
         """Accept `answer` and block until no ancestor can go on. See `AgentRuntime.resume`."""
         handle_id, run = self.accept(answer)
         self.see_through(handle_id, run)
+
+    def future_resume(self, answer: Answer) -> HelpingFuture[None]:
+        """Accept `answer` and see it through elsewhere. See `AgentRuntime.future_resume`."""
+        handle_id, run = self.accept(answer)
+        future = HelpingFuture[None]()
+        future.set_running_or_notify_cancel()
+
+        def see_through() -> None:
+            try:
+                self.see_through(handle_id, run)
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+            future.set_result(None)
+
+        context = contextvars.copy_context()
+        job = Job(lambda: context.run(see_through))
+        future.help = lambda timeout: finish_or_start(job, timeout)
+        if not self._core.pool.submit(job):
+            job.run_if_unclaimed()
+        return future
 
     def accept(self, answer: Answer) -> tuple[str, Run | None]:
         """Record `answer` and start what it sets going.
@@ -83,6 +106,7 @@ class Answers:
         core, handle = self._core, found.handle
         call = core.calls_locked(handle)[found.index]
         assert call.request is not None  # noqa: S101 - an open call has one
+        require_fit(call.request, answer)
         self._refuse_late(call.request, answer)
         turns = _turns_of_locked(handle)
         ok = str(answer.ok).lower()

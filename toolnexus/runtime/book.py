@@ -72,8 +72,8 @@ class RequestBook:
             if call.status != "open" or call.child is not None or call.request is None:
                 continue
             known = self._open.get(call.request.id)
-            if known is not None and known.handle is handle and known.index == index:
-                continue
+            if known is not None and known.handle is handle:
+                continue  # open already, or shared with an earlier call of this message
             if known is not None or call.request.id in self._answered:
                 request = attrs.evolve(call.request, id=new_request_id())
                 calls[index] = call = attrs.evolve(call, request=request)

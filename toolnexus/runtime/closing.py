@@ -175,10 +175,7 @@ class Closing:
         closed = core.result_locked(handle, End("closed", why))
         if last is None or last.status == "pending":
             handle.last_result = closed
-        waiters, handle._waiters = handle._waiters, None
-        for future in waiters or ():
-            effects.settle(future, closed)
-        core.tell_watchers_locked(handle, effects)
+        core.settle_waiters_locked(handle, closed, effects)
         core.remove_locked(handle)
         self._settling.continue_parent_locked(handle, effects)
 
@@ -250,7 +247,8 @@ class Closing:
                 run.handle._stale_runs += 1
             end = INTERRUPTED
             if run.cancel.is_late:
-                end = End("error", run.cancel.late_reason, stalls=True)
+                reason = run.cancel.late_reason
+                end = End("error", reason, stalls=True, error_type="RunTimeoutError")
             self._settling.settle_locked(run, end, effects)
 
     def withdraw_unanswerable_locked(self, effects: Effects) -> None:
@@ -287,9 +285,13 @@ def _throw(token: CancelToken, reason: str) -> None:
     """Cancel, and leave callbacks of foreign code, which may be slow, to a thread of theirs."""
     callbacks = token.throw(reason)
     if callbacks:
-        threading.Thread(
+        thread = threading.Thread(
             target=_run_foreign, args=(callbacks,), name="toolnexus-cancel", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the machine gives no more threads
+            _run_foreign(callbacks)
 
 
 def _run_foreign(callbacks: list[Callable[[], object]]) -> None:

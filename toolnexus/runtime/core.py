@@ -10,18 +10,22 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from toolnexus.budget import Budget
 from toolnexus.checkpoint import CallState
+from toolnexus.client.metrics import Meter
+from toolnexus.client.prometheus import Counters
 from toolnexus.clock import Signal
 from toolnexus.errors import ConfigError
 from toolnexus.results import TaskResult
+from toolnexus.runtime import ledger
 from toolnexus.runtime.book import RequestBook
 from toolnexus.runtime.definition import AgentDef, index_registry
 from toolnexus.runtime.effects import Effects
-from toolnexus.runtime.handle import Handle, path_of
+from toolnexus.runtime.feeds import Feeds
+from toolnexus.runtime.handle import Handle, path_of, shown
 from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.run import End, HelpingFuture, Run
 from toolnexus.runtime.state import Cause, State, next_state
@@ -49,6 +53,8 @@ class Core:
         self.closed: OrderedDict[str, Handle] = OrderedDict()
         self.trace: deque[str] = deque(maxlen=options.trace_limit)
         self.book = RequestBook()
+        self.counters = Counters()
+        self.feeds = Feeds()
 
     @contextmanager
     def deciding(self) -> Iterator[Effects]:
@@ -71,6 +77,18 @@ class Core:
         if handle._core is not self:
             raise ConfigError(f"{handle!r} belongs to another runtime")
         return handle
+
+    def model_of(self, handle: Handle) -> str:
+        """Return the model that `handle` asks; "" where nothing names one."""
+        for one in ledger.chain(handle):
+            if one.parent is not None and one.definition.model != "inherit":
+                return one.definition.model
+        return self.options.default_model or self.options.model
+
+    def meter_of(self, handle: Handle) -> Meter:
+        """Return where the metric events of `handle` go."""
+        sink = handle.definition.on_metric or self.options.on_metric
+        return Meter(self.counters.record, sink, handle_id=handle.id)
 
     def find_locked(self, handle_id: str) -> Handle | None:
         """Return the handle with that id, live or among the last closed."""
@@ -130,7 +148,7 @@ class Core:
             parent._children.pop(handle.id, None)
         if self.handles.pop(handle.id, None) is None:
             return
-        handle._parked = handle._failed = None
+        handle._parked = handle._failed = handle._event_log = None
         self.closed[handle.id] = handle
         if len(self.closed) > _CLOSED_KEPT:
             self.closed.popitem(last=False)
@@ -184,9 +202,17 @@ class Core:
         """Make the result known to everybody who waits for it."""
         result = self.result_locked(handle, end)
         handle.last_result = result
+        self.settle_waiters_locked(handle, result, effects)
+
+    def settle_waiters_locked(
+        self, handle: Handle, result: TaskResult, effects: Effects
+    ) -> None:
+        """Give `result` to whoever waits for `handle`, and end the streams of its turn."""
         waiters, handle._waiters = handle._waiters, None
-        for future in waiters or ():
+        # A copy, for `drop_future` needs no lock.
+        for future in tuple(waiters or ()):
             effects.settle(future, result)
+        self.feeds.stop(handle)
         self.tell_watchers_locked(handle, effects)
 
     @staticmethod
@@ -194,6 +220,14 @@ class Core:
         """Take back a future that `new_future_locked` gave."""
         if handle._waiters is not None and future in handle._waiters:
             handle._waiters.remove(future)
+
+    @staticmethod
+    def drop_future(handle: Handle, future: Future[TaskResult]) -> None:
+        """Like `forget_future_locked`, for a finaliser, whose thread may hold any lock."""
+        waiters = handle._waiters
+        if waiters is not None:
+            with suppress(ValueError):
+                waiters.remove(future)
 
     def watch_locked(self, handle: Handle, signal: Signal) -> None:
         """Set `signal` when a run of `handle` next starts or ends."""
@@ -225,7 +259,7 @@ class Core:
             text,
             end.status not in ("done", "pending"),
             end.status,
-            request,
+            shown(request),
             path,
             handle.turns_total,
             handle.usage_tree,

@@ -9,9 +9,9 @@ import attrs
 
 from toolnexus import checks
 from toolnexus.budget import EMPTY_BUDGET, Budget
-from toolnexus.client.client import index_tools
-from toolnexus.client.hooks import require_hooks
+from toolnexus.client.hooks import kept_hooks
 from toolnexus.client.options import OnMetric, WaitFor
+from toolnexus.client.preparing import index_tools
 from toolnexus.errors import ConfigError
 from toolnexus.toolspec import Tool, require_tool_name
 
@@ -100,7 +100,7 @@ class AgentDef:
     on_close: Callable[[Handle, str], object] | None = attrs.field(
         default=None, kw_only=True, validator=checks.can_be_called
     )
-    hooks: Any = attrs.field(default=None, kw_only=True, validator=require_hooks)
+    hooks: Any = attrs.field(default=None, kw_only=True, converter=kept_hooks)
     on_metric: OnMetric | None = attrs.field(
         default=None, kw_only=True, validator=checks.can_be_called
     )

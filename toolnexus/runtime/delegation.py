@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from toolnexus.checkpoint import CallState
 from toolnexus.client.calls import CallStalled
 from toolnexus.errors import Cancelled
 from toolnexus.messages import Status
@@ -75,6 +76,28 @@ class Delegation:
                 request = None if child is None else self._core.pending_of_locked(child)
                 if request is not None and call.asked_at is not None:
                     turn.open(index, request, call.asked_at)
+
+    def due_locked(self, run: Run) -> list[int]:
+        """Return the calls of `run` that can be executed now."""
+        assert run.turn is not None  # noqa: S101 - the run has begun
+        return [
+            index
+            for index, call in enumerate(run.turn.calls)
+            if call.status == "ready"
+            or (call.status == "open" and call.answer is not None)
+            or (call.status in ("open", "stalled") and self._has_moved_on_locked(call))
+        ]
+
+    def _has_moved_on_locked(self, call: CallState) -> bool:
+        """Whether the child of a halted task call no longer is where it halted the call."""
+        if call.child is None:
+            return False
+        child = self._core.handles.get(call.child)
+        if child is None:
+            return True
+        if call.status == "stalled":
+            return child._run is not None or not self._core.is_stalled(child)
+        return child._parked is None
 
     def stalled_end(self, run: Run) -> End:
         """Return how a turn ends whose task calls wait for a retry of their child."""

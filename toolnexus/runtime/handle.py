@@ -17,15 +17,17 @@ from toolnexus.clock import Signal
 from toolnexus.codec import JsonValue
 from toolnexus.errors import SpawnError
 from toolnexus.messages import InboxItem, Message
+from toolnexus.parts.part import Content
 from toolnexus.results import TaskResult
 from toolnexus.runtime import state
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.inbox import Posted
 from toolnexus.runtime.state import State
-from toolnexus.suspension import Request
+from toolnexus.suspension import Request, copy_of
 
 if TYPE_CHECKING:
     from toolnexus.runtime.core import Core
+    from toolnexus.runtime.feeds import EventLog
     from toolnexus.runtime.run import Run
 
 
@@ -41,7 +43,7 @@ class FailedTurn:
             reattaches waits for the retry and does not take the failure for the result.
     """
 
-    prompt: str | None
+    prompt: Content | None
     checkpoint: Checkpoint | None
     stalls: bool = False
 
@@ -70,6 +72,7 @@ class Handle:
         "__weakref__",
         "_children",
         "_core",
+        "_event_log",
         "_failed",
         "_inbox",
         "_is_closing",
@@ -134,6 +137,9 @@ class Handle:
         self._watchers: list[Signal] | None = None
         self._wake_again = False
         self._is_closing = False
+        # What its turn, replays included, has told, for streams that join late; None where it
+        # is not streamed. Guarded by the lock of the runtime's feeds.
+        self._event_log: EventLog | None = None
         # Whether on_close was called.
         self._was_told = False
         # Children whose turn waits for one of the max_concurrent places, in wake order.
@@ -287,7 +293,7 @@ class Spawn:
 
 def shown(request: Request | None) -> Request | None:
     """Return a copy for the host, who may do with its data what it likes."""
-    return None if request is None else attrs.evolve(request)
+    return None if request is None else copy_of(request)
 
 
 def path_of(handle: Handle) -> tuple[str, ...]:

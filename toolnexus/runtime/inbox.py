@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 
 from toolnexus.messages import InboxItem
+from toolnexus.parts.part import Content
 
 _TIMER: Final = "timer"
 _CLOCK: Final = "clock"
@@ -22,8 +23,8 @@ class Posted:
     is_trusted: bool
 
 
-def compose(prompt: str | None, posts: Sequence[Posted]) -> str:
-    """Return the user message of a turn.
+def compose(prompt: Content | None, posts: Sequence[Posted]) -> Content:
+    """Return the content of the user message of a turn.
 
     What no ancestor sent stands in a block that ends with a random marker, so no text inside
     can end it; every line of an item after its first is indented, so none can pose as another
@@ -51,6 +52,8 @@ def compose(prompt: str | None, posts: Sequence[Posted]) -> str:
             lines.append(f"{count}. [from=clock channel=timer] tick (x{ticks} coalesced)")
         lines.append(f"[/untrusted {marker}]")
     block = "\n".join(lines)
+    if isinstance(prompt, list):
+        return [*prompt, {"type": "text", "text": block}]
     return f"{prompt}\n\n{block}" if prompt else block
 
 

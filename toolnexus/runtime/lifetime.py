@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import Final
 
+from toolnexus.process import ProcessBound
 from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.settling import Settling
@@ -20,7 +21,7 @@ _EXIT_SECONDS: Final = 0.1
 """How long the interpreter's end waits for the workers, all together."""
 
 
-class Lifetime:
+class Lifetime(ProcessBound):
     """Starts a runtime afresh in a forked child, and ends its threads and sockets."""
 
     def __init__(self, core: Core, settling: Settling, closing: Closing, turns: Turns) -> None:
@@ -42,6 +43,8 @@ class Lifetime:
         core = self._core
         core.lock = threading.RLock()
         core.pool.after_fork()
+        core.counters.after_fork()
+        core.feeds.after_fork()
         self._turns.gate.after_fork()
         self._turns.transport.after_fork()
         self._turns.deadlines.after_fork()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from toolnexus import checks
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.client.options import ClientOptions
+from toolnexus.errors import ConfigError
 from toolnexus.runtime.definition import AgentDef
 
 if TYPE_CHECKING:
     from toolnexus.client.options import ClientOptionFields
+    from toolnexus.stores.conversations import ConversationStore
 
     class RuntimeOptionFields(ClientOptionFields, total=False):
         """The options by name, for whoever checks types; see `RuntimeOptions`."""
@@ -27,12 +29,20 @@ if TYPE_CHECKING:
         trace_limit: int
 
 
+def _not_here(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None:
+        raise ConfigError(
+            "conversation_store is for LlmClient.ask; a runtime keeps its agents' transcripts"
+        )
+
+
 @attrs.frozen(kw_only=True)
 class RuntimeOptions(ClientOptions):
     """Every option of `ClientOptions`, and what a tree of agents needs.
 
     `system_prompt` goes before each agent's soul; `hooks`, `on_metric` and `wait_for` hold for
     agents that have none of their own; `max_turns` for those whose budget does not say.
+    `conversation_store` is refused: it belongs to a client's conversations.
 
     Attributes:
         registry: Agents that can be spawned: a mapping of names, or definitions.
@@ -51,4 +61,7 @@ class RuntimeOptions(ClientOptions):
     max_concurrent_turns: int = attrs.field(default=8, validator=checks.whole_from(1))
     max_workers: int = attrs.field(default=32, validator=checks.whole_from(1))
     shutdown_ms: int = attrs.field(default=200, validator=checks.whole_from(0))
+    conversation_store: ConversationStore | None = attrs.field(
+        default=None, repr=False, validator=_not_here
+    )
     trace_limit: int = attrs.field(default=10_000, validator=checks.whole_from(0))

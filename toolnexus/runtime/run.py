@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import attrs
 
 from toolnexus.cancel import CancelToken
+from toolnexus.client.tracing import NO_SPAN, Span
 from toolnexus.messages import Status
 from toolnexus.runtime.state import Cause
 from toolnexus.suspension import Request
 
 if TYPE_CHECKING:
     from toolnexus.client.turn import Turn
+    from toolnexus.parts.part import Content
     from toolnexus.runtime.handle import Handle
     from toolnexus.runtime.inbox import Posted
 
@@ -39,12 +41,14 @@ class End:
         limit: Which limit stopped it; None else.
         stalls: Whether it failed for want of a provider or of budget, so that a retry can
             finish the work and nobody above should take the failure for its result.
+        error_type: The sort of failure, where that is known.
     """
 
     status: Status
     text: str = ""
     limit: str | None = None
     stalls: bool = False
+    error_type: str | None = None
 
 
 T = TypeVar("T")
@@ -84,6 +88,7 @@ class Run:
         is_retry: Whether it goes on with a turn that failed.
         is_awaited: Whether a waiting thread takes it over, so that no worker is told.
         cancel: Ends it.
+        model: The model's name; "" before it has begun.
         context: The waker's context variables.
         began: Clock instant of its admission.
         drained: Inbox items taken by it.
@@ -110,8 +115,10 @@ class Run:
         "is_stale",
         "is_started",
         "is_stopping",
+        "model",
         "prompt",
         "reserved",
+        "span",
         "turn",
     )
 
@@ -120,7 +127,7 @@ class Run:
         handle: Handle,
         cause: Cause,
         *,
-        prompt: str | None = None,
+        prompt: Content | None = None,
         turn: Turn | None = None,
         is_retry: bool = False,
         is_awaited: bool = False,
@@ -130,6 +137,8 @@ class Run:
         self.prompt = prompt
         self.is_retry = is_retry
         self.cancel = CancelToken()
+        self.span: Span = NO_SPAN
+        self.model = ""
         self.context = contextvars.copy_context()
         # Never released: whoever takes it executes the run.
         self._claim = threading.Lock()

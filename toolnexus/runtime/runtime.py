@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import contextvars
 import enum
+from collections.abc import Generator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal
 
 from toolnexus import codec, process
 from toolnexus.budget import Budget
-from toolnexus.client.client import options_from
+from toolnexus.client.options import options_from
 from toolnexus.errors import ConfigError
+from toolnexus.events import Event
 from toolnexus.messages import InboxItem, Message
+from toolnexus.parts.part import Content, Prompt
 from toolnexus.results import TaskResult
 from toolnexus.runtime.admission import Admission
 from toolnexus.runtime.answers import Answers
@@ -22,15 +24,17 @@ from toolnexus.runtime.delegation import Delegation
 from toolnexus.runtime.handle import Ack, Handle, HandleView, PendingRequest, Spawn, view_of
 from toolnexus.runtime.lifetime import Lifetime
 from toolnexus.runtime.options import RuntimeOptions
-from toolnexus.runtime.run import End, HelpingFuture
+from toolnexus.runtime.outcomes import Outcomes
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.spawning import Spawning
 from toolnexus.runtime.state import State
+from toolnexus.runtime.streaming import Streaming
 from toolnexus.runtime.turns import Turns
 from toolnexus.runtime.views import open_requests
-from toolnexus.runtime.waiting import Waiting, finish_or_start, refuse_self_wait, seconds_of
+from toolnexus.runtime.waiting import Waiting
+from toolnexus.stores.outputs import OutputStore, ReadOutput
 from toolnexus.suspension import Answer
-from toolnexus.workers import Job
+from toolnexus.wire.parts import prompt_content
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -68,13 +72,15 @@ class AgentRuntime:
         core = self._core = Core(self.options)
         admission = Admission(core)
         settling = Settling(core, admission)
-        self._waiting = waiting = Waiting(core)
+        waiting = Waiting(core)
         self._closing = closing = Closing(core, settling)
         self._spawning = spawning = Spawning(core, admission, settling, closing)
         delegation = Delegation(core, waiting, spawning, closing)
         self._turns = Turns(core, settling, closing, delegation)
         core.execute = self._turns.execute
-        self._answers = Answers(core, settling, spawning, waiting)
+        self._answers = answers = Answers(core, settling, spawning, waiting)
+        self._outcomes = outcomes = Outcomes(core, spawning, waiting)
+        self._streaming = Streaming(core, spawning, waiting, outcomes, answers)
         self._lifetime = Lifetime(core, settling, closing, self._turns)
         process.watch(self._lifetime)
 
@@ -82,6 +88,15 @@ class AgentRuntime:
     def root(self) -> Handle:
         """The root: the parent of what the host spawns. It runs no turns itself."""
         return self._core.root
+
+    @property
+    def output_store(self) -> OutputStore:
+        """Where the whole of long tool results is kept; `ReadOutput` reads from it."""
+        return self._turns.limits.store
+
+    def read_output(self) -> ReadOutput:
+        """Return the tool with which a model reads what of a long result it was not shown."""
+        return ReadOutput(self.output_store, self.options.max_result_chars)
 
     def spawn(
         self, parent: Handle, name: str | AgentDef, budget: Budget | None = None
@@ -117,25 +132,29 @@ class AgentRuntime:
             self._core.own(sender)
         return self._spawning.post(self._core.own(handle), item, sender)
 
-    def wake(self, handle: Handle, prompt: str | None = None) -> Ack:
+    def wake(
+        self, handle: Handle, prompt: Prompt | None = None, *, streams: bool = False
+    ) -> Ack:
         """Start a turn. Never blocks.
 
         Args:
             handle: An idle agent.
-            prompt: What it is asked; None where the inbox says it all.
+            prompt: What it is asked, a text or a list of texts and `Part`; None where the inbox
+                says it all.
+            streams: Whether its replies are streamed, and what it tells is kept for whoever
+                joins it by `stream(handle)`; also once it goes on after a question.
 
         Returns:
             Refused as `busy` where a turn is under way and a prompt is given: nothing is ever
             dropped in silence. A bare wake of a running agent makes a turn follow if the inbox
             is not empty by then.
         """
-        _check_prompt(prompt)
-        handle = self._core.own(handle)
+        content, handle = self._content(prompt), self._core.own(handle)
         with self._core.deciding() as effects:
-            return self._spawning.wake_locked(handle, prompt, effects)[0]
+            return self._spawning.wake_locked(handle, content, effects, streams=streams)[0]
 
     def run_turn(
-        self, handle: Handle, prompt: str | None = None, timeout: float | None = None
+        self, handle: Handle, prompt: Prompt | None = None, timeout: float | None = None
     ) -> TaskResult:
         """Wake an agent and wait for its result, without a race. Blocks.
 
@@ -149,24 +168,46 @@ class AgentRuntime:
         Returns:
             The turn's result; an `error` result that says why where the wake was refused.
         """
-        _check_prompt(prompt)
-        handle, core = self._core.own(handle), self._core
-        timeout = seconds_of(timeout)
-        with core.deciding() as effects:
-            future = core.new_future_locked(handle)
-            ack, run = self._spawning.wake_locked(
-                handle, prompt, effects, is_awaited=timeout is None
-            )
-            if run is None and not ack.ok:
-                core.forget_future_locked(handle, future)
-                status = "closed" if ack.error == "closed" else "error"
-                end = (
-                    End("closed", "closed")
-                    if status == "closed"
-                    else End("error", ack.error or "")
-                )
-                return core.result_locked(handle, end)
-        return self._wait(handle, future, timeout)
+        content = self._content(prompt)
+        return self._outcomes.run_turn(self._core.own(handle), content, timeout)
+
+    def stream(
+        self,
+        handle: Handle,
+        prompt: Prompt | None = None,
+        *,
+        answer: Answer | None = None,
+        tree: bool = False,
+    ) -> Generator[Event, None, None]:
+        """Yield what an agent's turn does while it does it; the last event is `Done`.
+
+        A generator, which starts with its first event. It is a view: dropping it neither stops
+        nor slows the turn, and a slow reader gets longer pieces of text, nothing less.
+
+        Args:
+            handle: Whose turn: an idle agent that is woken with `prompt`, or one that waits
+                for `answer`. With neither, the stream joins the turn that is under way: what
+                its streams were told so far comes first. Where none is, the last result is all
+                it tells; before an agent's first turn it waits for that.
+            prompt: What the agent is asked.
+            answer: Resumes with this; ends when `resume` would return.
+            tree: Whether the turns of agents below it are told too.
+
+        Yields:
+            Events with `handle_id`. `Done.result` is what `run_turn` would return: failures
+            are results here, a refused wake too.
+
+        Raises:
+            ResumeError: As `resume`, with `answer`, at the first event.
+        """
+        content, handle = self._content(prompt), self._core.own(handle)
+        if content is not None and answer is not None:
+            raise ConfigError("give stream a prompt or an answer, not both")
+        if content is not None:
+            return self._streaming.turn(handle, content, tree=tree)
+        if answer is not None:
+            return self._streaming.resumed(handle, answer, tree=tree)
+        return self._streaming.joined(handle, tree=tree)
 
     def future_result(self, handle: Handle) -> Future[TaskResult]:
         """Return a future for the agent's next result; register it before `wake`. Never blocks.
@@ -174,15 +215,7 @@ class AgentRuntime:
         The future cannot be cancelled; `interrupt` is how a turn is stopped. A closed handle's
         is resolved already.
         """
-        handle, core = self._core.own(handle), self._core
-        with core.deciding() as effects:
-            future = core.new_future_locked(handle)
-            future.help = lambda timeout: self._waiting.help(handle, future, timeout)
-            if handle._state is State.CLOSED or (handle._is_closing and handle._run is None):
-                # This one only: others that wait are told when the closing is done.
-                core.forget_future_locked(handle, future)
-                effects.settle(future, core.result_locked(handle, End("closed", "closed")))
-        return future
+        return self._outcomes.future(self._core.own(handle))
 
     def wait_on(self, handle: Handle, timeout: float | None = None) -> TaskResult:
         """Return the last result of a settled agent, else wait for the next one. Blocks.
@@ -197,23 +230,7 @@ class AgentRuntime:
         Raises:
             ConfigError: The caller is a tool of that very turn, or of one that it waits for.
         """
-        handle, core = self._core.own(handle), self._core
-        timeout = seconds_of(timeout)
-        refuse_self_wait(core, handle)
-        with core.lock:
-            last = handle.last_result
-            is_ending = handle._is_closing and handle._run is None
-            if handle._state is State.CLOSED or is_ending:
-                return last or core.result_locked(handle, End("closed", "closed"))
-            if handle._parked is not None:
-                # Which of several requests is the first may have changed. Where all have been
-                # answered the turn is about to go on, which is worth waiting for.
-                if core.pending_of_locked(handle) is not None:
-                    return core.result_locked(handle, End("pending"))
-            elif handle._run is None and last is not None:
-                return last
-            future = core.new_future_locked(handle)
-        return self._wait(handle, future, timeout)
+        return self._outcomes.wait_on(self._core.own(handle), timeout)
 
     def interrupt(self, handle: Handle) -> None:
         """Stop what an agent does, in mid-request; it goes to `idle`, never away.
@@ -272,24 +289,7 @@ class AgentRuntime:
 
         What `resume` raises is raised here.
         """
-        handle_id, run = self._answers.accept(answer)
-        future = HelpingFuture[None]()
-        future.set_running_or_notify_cancel()
-
-        def see_through() -> None:
-            try:
-                self._answers.see_through(handle_id, run)
-            except BaseException as error:
-                future.set_exception(error)
-                raise
-            future.set_result(None)
-
-        context = contextvars.copy_context()
-        job = Job(lambda: context.run(see_through))
-        future.help = lambda timeout: finish_or_start(job, timeout)
-        if not self._core.pool.submit(job):
-            job.run_if_unclaimed()
-        return future
+        return self._answers.future_resume(answer)
 
     def retry(self, handle: Handle, budget: Budget | None = None) -> TaskResult:
         """Go on with a turn that failed, from its last good step. Blocks.
@@ -341,6 +341,10 @@ class AgentRuntime:
             messages = tuple(handle._transcript)
         return tuple(codec.copy(message) for message in messages)
 
+    def metrics(self) -> str:
+        """Return what this runtime has counted, as Prometheus text."""
+        return self._core.counters.text()
+
     def trace(self) -> tuple[str, ...]:
         """Return the last `trace_limit` moves and events, oldest first."""
         with self._core.lock:
@@ -366,18 +370,11 @@ class AgentRuntime:
             return "<AgentRuntime closed>"
         return f"<AgentRuntime {len(self._core.handles) - 1} handles>"
 
-    # -- helpers ------------------------------------------------------------------------------
-
-    def _wait(
-        self, handle: Handle, future: Future[TaskResult], timeout: float | None
-    ) -> TaskResult:
-        result = self._waiting.wait(handle, future, timeout=timeout)
-        if result is not None:
-            return result
-        with self._core.lock:
-            ms = round((timeout or 0) * 1000)
-            text = f"wait timeout after {ms}ms (child still {handle._state.value})"
-            return self._core.result_locked(handle, End("timeout", text))
+    def _content(self, prompt: Prompt | None) -> Content | None:
+        if prompt is None:
+            return None
+        options = self.options
+        return prompt_content(prompt, style=options.style, max_bytes=options.max_part_bytes)
 
     # last: shadows the builtin in this class body
     def list(self) -> tuple[HandleView, ...]:
@@ -386,8 +383,3 @@ class AgentRuntime:
         with core.lock:
             below = core.subtree_locked(core.root)[1:]
             return tuple(view_of(one, core.pending_of_locked(one)) for one in below)
-
-
-def _check_prompt(prompt: object) -> None:
-    if prompt is not None and not isinstance(prompt, str):
-        raise ConfigError(f"the prompt must be a str or None, not {type(prompt).__name__}")

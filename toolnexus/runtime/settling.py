@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from toolnexus.checkpoint import Checkpoint
-from toolnexus.client.metrics import Meter, MetricEvent
+from toolnexus.client.tracing import NO_SPAN, end_run
 from toolnexus.client.turn import Turn, settled_checkpoint, stalled_checkpoint
 from toolnexus.messages import Usage
 from toolnexus.runtime import ledger
@@ -42,6 +44,7 @@ class Settling:
         run.asking = None
         self._core.publish_locked(handle, end, effects)
         self._meter_locked(run, end, effects)
+        effects.add(end_run, run.span, end.status, end.error_type)
         if run.is_started:
             self._admission.release_place_locked(handle.parent, effects)
         elif handle.parent is not None and handle.parent._queue is not None:
@@ -97,18 +100,17 @@ class Settling:
         return f"error: {end.text}"
 
     def _meter_locked(self, run: Run, end: End, effects: Effects) -> None:
-        handle, turn = run.handle, run.turn
-        sink = handle.definition.on_metric or self._core.options.on_metric
-        if sink is None:
-            return
-        event = MetricEvent(
-            kind="run",
-            ms=(self._core.clock.monotonic() - run.began) * 1000,
+        turn = run.turn
+        emit = partial(
+            self._core.meter_of(run.handle).emit,
+            "run",
+            (self._core.clock.monotonic() - run.began) * 1000,
+            model=run.model or self._core.model_of(run.handle),
             status=end.status,
             usage=Usage() if turn is None else turn.usage,
             error=end.text if end.status == "error" else None,
         )
-        effects.add(Meter(sink, handle.id).emit, lambda: event)
+        effects.add(emit)
 
     def _wake_again_locked(self, run: Run, end: End, effects: Effects) -> None:
         """Start the turn that a bare wake of a running handle asked for."""
@@ -121,6 +123,7 @@ class Settling:
         if not again or not handle._inbox or handle._is_closing:
             return
         if is_over:
+            handle._event_log = None
             self._admission.admit_locked(Run(handle, Cause.WAKE), effects)
         else:
             self._core.note_locked(handle, f"bare wake DROPPED (turn {end.status})", effects)
@@ -194,6 +197,7 @@ class Settling:
             if run is None:
                 continue
             run.is_started = False
+            run.span = NO_SPAN  # the parent process ends it
             if run.turn is not None:
                 run.turn.lock = core.lock
             # Ancestors are not set going: their work goes on in the parent process.

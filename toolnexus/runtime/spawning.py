@@ -10,12 +10,14 @@ from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.checkpoint import CallState, Checkpoint
 from toolnexus.errors import ConfigError
 from toolnexus.messages import InboxItem
+from toolnexus.parts.part import Content
 from toolnexus.runtime import ledger
 from toolnexus.runtime.admission import Admission
 from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.effects import Effects
+from toolnexus.runtime.feeds import EventLog
 from toolnexus.runtime.handle import Ack, FailedTurn, Handle, Spawn
 from toolnexus.runtime.inbox import Posted
 from toolnexus.runtime.run import Run, current_run
@@ -107,7 +109,13 @@ class Spawning:
             return Ack(ok=True)
 
     def wake_locked(
-        self, handle: Handle, prompt: str | None, effects: Effects, *, is_awaited: bool = False
+        self,
+        handle: Handle,
+        prompt: Content | None,
+        effects: Effects,
+        *,
+        is_awaited: bool = False,
+        streams: bool = False,
     ) -> tuple[Ack, Run | None]:
         """Admit a turn, or say why not; the run is None where no new one was made."""
         if handle.parent is None:
@@ -125,6 +133,7 @@ class Spawning:
         if prompt is None and not handle._inbox:
             return Ack(ok=False, error="nothing to do: no prompt, and the inbox is empty"), None
         left = handle._failed
+        handle._event_log = EventLog() if streams else None
         run = Run(handle, Cause.WAKE, prompt=prompt, is_awaited=is_awaited)
         self._admission.admit_locked(run, effects)
         if run.is_over:
@@ -203,6 +212,4 @@ def _is_ancestor(sender: Handle | None, handle: Handle) -> bool:
         mine = current_run.get()
         # A callback of a result is the host's code, though it runs on the turn's thread.
         sender = None if mine is None or mine.is_over else mine.handle
-    return sender is not None and any(
-        one is sender for one in ledger.chain(handle) if one is not handle
-    )
+    return sender is not None and sender is not handle and sender in ledger.chain(handle)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
 from toolnexus import codec
 from toolnexus.runtime.book import OpenRequest
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.handle import PendingRequest, path_of
-from toolnexus.suspension import parse_time
+from toolnexus.suspension import copy_of, parse_time
 
 
 def open_requests(core: Core) -> tuple[PendingRequest, ...]:
@@ -22,7 +20,7 @@ def _view_locked(core: Core, found: OpenRequest) -> PendingRequest:
     call = core.calls_locked(handle)[found.index]
     assert call.request is not None  # noqa: S101 - its request is open
     return PendingRequest(
-        request=attrs.evolve(call.request),  # a copy: the host may do with it what it likes
+        request=copy_of(call.request),
         path=path_of(handle),
         agent=handle.definition.name,
         tool=call.name,

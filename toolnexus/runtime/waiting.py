@@ -64,6 +64,24 @@ class Waiting:
         refuse_self_wait(self._core, handle)
         self._wait(handle, future, seconds_of(timeout), None)
 
+    def is_worker_here(self) -> bool:
+        """Whether this thread may be the last one that could execute something."""
+        return current_run.get() is not None or self._core.pool.is_worker_here()
+
+    def start_elsewhere(self, handle: Handle, future: Future[TaskResult]) -> None:
+        """Have the turn of `handle` executed on a thread of its own, so that this one can wait.
+
+        One that is queued is waited for here.
+        """
+        with self._core.lock:
+            run = handle._run
+            if run is not None and run.is_started and not run.claim():
+                return  # somebody is at it
+        if run is not None and run.is_started:
+            _execute(run, on_own_thread=True)
+        else:
+            self.help(handle, future, None)
+
     def _leave(self, handle: Handle, future: Future[TaskResult]) -> None:
         """Take the future back, and give a run that counted on this thread to the workers."""
         with self._core.deciding() as effects:
@@ -115,7 +133,7 @@ class Waiting:
         self, handle: Handle, changed: Signal, *, has_limit: bool
     ) -> tuple[Run | None, list[Handle]]:
         """Return a run for this thread to see to, claimed, or whom `changed` now watches."""
-        is_worker = current_run.get() is not None or self._core.pool.is_worker_here()
+        is_worker = self.is_worker_here()
         with self._core.lock:
             awaited = [handle]
             run = handle._run
@@ -157,7 +175,12 @@ def _execute(run: Run, *, on_own_thread: bool) -> None:
             errors.append(error)
 
     thread = threading.Thread(target=work, name="toolnexus-turn", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        # The machine gives no more threads, and nobody else may execute what is claimed.
+        run.execute()
+        return
     if on_own_thread:
         return
     thread.join()
@@ -216,6 +239,10 @@ def finish_or_start(job: Job, timeout: float | None) -> None:
     if timeout is None:
         job.run_if_unclaimed()
     else:
-        threading.Thread(
+        thread = threading.Thread(
             target=job.run_if_unclaimed, name="toolnexus-resume", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the machine gives no more threads
+            job.run_if_unclaimed()

@@ -1,0 +1,120 @@
+"""TurnHost: a handle's turn as the loop of the client sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from toolnexus.checkpoint import CallState
+from toolnexus.errors import Cancelled
+from toolnexus.runtime import ledger
+from toolnexus.runtime.core import Core
+from toolnexus.runtime.delegation import Delegation
+from toolnexus.runtime.handle import path_of
+from toolnexus.runtime.run import Run
+from toolnexus.runtime.state import Cause
+from toolnexus.suspension import Answer, Request
+from toolnexus.toolspec import Tool, ToolResult
+from toolnexus.wire.base import ModelReply
+
+if TYPE_CHECKING:
+    from toolnexus.client.options import WaitFor
+    from toolnexus.client.turn import Turn
+
+
+def _spawns(call: CallState, tools: Mapping[str, Tool]) -> bool:
+    """Whether the first execution of `call` will make a child."""
+    delegates = getattr(tools.get(call.name), "delegates", None)
+    return call.attempt == 0 and callable(delegates) and delegates(call.arguments) is True
+
+
+class TurnHost:
+    """What the loop is told by the runtime about the handle whose turn it runs. See `Host`."""
+
+    def __init__(self, core: Core, delegation: Delegation, run: Run) -> None:
+        self._core = core
+        self._delegation = delegation
+        self._run = run
+        self.handle_id = run.handle.id
+
+    def due_calls(self, turn: Turn, tools: Mapping[str, Tool]) -> list[int]:
+        """Return the calls to execute now; ids of children they spawn are set aside."""
+        with self._core.lock:
+            self._delegation.carry_locked(turn)
+            due = self._delegation.due_locked(self._run)
+        spawning = [index for index in due if _spawns(turn.calls[index], tools)]
+        with self._core.lock:
+            # In call order, so that ids do not depend on which thread is first.
+            self._run.reserved = {
+                index: self._core.next_number_locked(self._run.handle) for index in spawning
+            }
+        return due
+
+    def wants_text(self) -> bool:
+        """Say whether a stream listens, or has: one that comes back wants to know it all."""
+        if self._core.options.generate is not None:
+            return False  # told in one piece: who looks on must not make the turn fail
+        handle = self._run.handle
+        return handle._event_log is not None or self._core.feeds.listens(handle)
+
+    def limit_before_request(self, turn: Turn) -> str | None:  # noqa: ARG002
+        """Name a spent limit of the handle or of one above it."""
+        with self._core.lock:
+            spent = ledger.exhausted(self._run.handle, self._core.clock.monotonic())
+            return None if spent is None else spent.limit
+
+    def count_reply(self, reply: ModelReply) -> None:
+        """Add to the usage of the handle and everything above it."""
+        with self._core.lock:
+            ledger.add_usage(self._run.handle, reply.usage)
+
+    def reserve_call(self) -> str | None:
+        """Book one tool call along the whole chain."""
+        with self._core.lock:
+            return ledger.reserve_tool_call(self._run.handle)
+
+    def surface(self, request: Request) -> Request:
+        """Return the request with the handle's path in it."""
+        path = list(path_of(self._run.handle))
+        return attrs.evolve(request, data={**(request.data or {}), "path": path})
+
+    def ask_inline(self, request: Request) -> WaitFor | None:
+        """Find the nearest interpreter, and suspend the handle while that decides."""
+        run, handle = self._run, self._run.handle
+        wait_for, who = self._interpreter()
+        if wait_for is None:
+            return None
+        with self._core.deciding() as effects:
+            run.cancel.raise_if_cancelled()
+            run.asking = request
+            why = f'pending "{request.kind}": {request.prompt}'
+            self._core.move_locked(handle, Cause.SUSPEND, why, effects)
+            self._core.note_locked(handle, f"escalate → {who} answers", effects)
+        return wait_for
+
+    def _interpreter(self) -> tuple[WaitFor | None, str]:
+        """Return the nearest `wait_for` of the ancestor chain, and whose it is."""
+        for one in ledger.chain(self._run.handle):
+            is_root = one.parent is None
+            wait_for = self._core.options.wait_for if is_root else one.definition.wait_for
+            if wait_for is not None:
+                return wait_for, "self" if one is self._run.handle else one.id
+        return None, ""
+
+    def answered_inline(self, request: Request, answer: Answer) -> None:  # noqa: ARG002
+        """Let the handle run on."""
+        run, handle = self._run, self._run.handle
+        with self._core.deciding() as effects:
+            if run.is_over:
+                raise Cancelled("interrupted")
+            run.asking = None
+            why = f"Answer ok={str(answer.ok).lower()}"
+            self._core.move_locked(handle, Cause.ANSWER_INLINE, why, effects)
+
+    def delegate_for(self, turn: Turn, index: int) -> Callable[[Any, str], ToolResult]:
+        """Return how a call runs another agent as a child of this handle."""
+        return lambda target, prompt: self._delegation.delegate(
+            self._run, turn, index, target, prompt
+        )

@@ -1,0 +1,127 @@
+"""Streaming: what a handle's turn does, told to the host while it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from concurrent.futures import Future
+from typing import Final, TypeAlias
+
+from toolnexus.events import Done, Event
+from toolnexus.parts.part import Content
+from toolnexus.results import TaskResult
+from toolnexus.runtime.answers import Answers
+from toolnexus.runtime.core import Core
+from toolnexus.runtime.feeds import Feed
+from toolnexus.runtime.handle import Handle
+from toolnexus.runtime.outcomes import Outcomes, refused_end
+from toolnexus.runtime.spawning import Spawning
+from toolnexus.runtime.waiting import Waiting, refuse_self_wait
+from toolnexus.suspension import Answer
+
+_FORKED: Final = TaskResult("forked", is_error=True, status="interrupted")
+
+EventStream: TypeAlias = Generator[Event, None, None]
+
+
+class Streaming:
+    """Generators of events. Dropping one neither stops nor slows the turn."""
+
+    def __init__(
+        self,
+        core: Core,
+        spawning: Spawning,
+        waiting: Waiting,
+        outcomes: Outcomes,
+        answers: Answers,
+    ) -> None:
+        self._core = core
+        self._spawning = spawning
+        self._waiting = waiting
+        self._outcomes = outcomes
+        self._answers = answers
+
+    def turn(self, handle: Handle, prompt: Content, *, tree: bool) -> EventStream:
+        """Start a turn and yield its events."""
+        core = self._core
+        refuse_self_wait(core, handle)
+        with core.deciding() as effects:
+            ack, run = self._spawning.wake_locked(handle, prompt, effects, streams=True)
+            refused: TaskResult | None = None
+            if run is None and not ack.ok:
+                refused = core.result_locked(handle, refused_end(ack))
+            elif run is not None and run.is_over:
+                refused = handle.last_result
+            feed, future = self._listen_locked(handle, tree=tree, joins=False)
+        yield from self._until_settled(feed, future, refused)
+
+    def joined(self, handle: Handle, *, tree: bool) -> EventStream:
+        """Yield the events of the turn that is under way, or of the last, or first to come."""
+        core = self._core
+        refuse_self_wait(core, handle)
+        with core.lock:
+            standing = self._outcomes.standing_locked(handle)
+            feed, future = self._listen_locked(handle, tree=tree, joins=True)
+        yield from self._until_settled(feed, future, standing)
+
+    def resumed(self, handle: Handle, answer: Answer, *, tree: bool) -> EventStream:
+        """Yield what `handle` does once `answer` is accepted, until nothing can go on."""
+        core = self._core
+        refuse_self_wait(core, handle)
+        feed = core.feeds.open(handle, tree=tree, is_for_turn=False)
+        results: list[TaskResult] = []
+
+        def end(_: object) -> None:
+            # Now, for the reader may be slow and the handle in another turn by then.
+            with core.lock:
+                result = self._outcomes.standing_locked(handle) or handle.last_result
+            if result is not None:
+                results.append(result)
+            feed.finish()
+
+        try:
+            over = self._answers.future_resume(answer)
+            over.add_done_callback(end)
+            if self._waiting.is_worker_here() and over.help is not None:
+                # It may be the last one, and is about to wait: the work is done elsewhere.
+                over.help(0)
+            yield from self._told(feed)
+            if feed.is_lost:
+                results.append(_FORKED)
+            else:
+                over.result()
+            yield Done(results[0] if results else self._outcomes.wait_on(handle, 0), handle.id)
+        finally:
+            core.feeds.close(feed)
+
+    def _listen_locked(
+        self, handle: Handle, *, tree: bool, joins: bool
+    ) -> tuple[Feed, Future[TaskResult]]:
+        feeds = self._core.feeds
+        feed = feeds.open(handle, tree=tree, is_for_turn=True, joins=joins)
+        future = self._core.new_future_locked(handle)
+        future.add_done_callback(lambda _: feed.finish())
+        return feed, future
+
+    def _until_settled(
+        self, feed: Feed, future: Future[TaskResult], result: TaskResult | None
+    ) -> EventStream:
+        """Yield what is told until the future is done, or was told where there is a result."""
+        handle = feed.handle
+        try:
+            if result is not None:
+                feed.finish()
+            elif self._waiting.is_worker_here():
+                # It may be the last one, and is about to wait.
+                self._waiting.start_elsewhere(handle, future)
+            yield from self._told(feed)
+            if result is None:
+                result = _FORKED if feed.is_lost else future.result()
+            yield Done(result, handle.id)
+        finally:
+            # No lock: the garbage collector may do this in the middle of anything.
+            self._core.feeds.close(feed)
+            self._core.drop_future(handle, future)
+
+    def _told(self, feed: Feed) -> EventStream:
+        while (events := feed.take(self._core.clock)) is not None:
+            yield from events
