@@ -2,8 +2,9 @@
 
 The path says how it behaves: `/d<milliseconds>/<fan-out>/v1`. A request whose transcript has a
 tool result is answered with text. Otherwise the model's name decides: `fan` delegates to
-`<fan-out>` children by `task`, `nest` to one, `ask` calls the tool that asks, any other name
-calls `add` twice.
+`<fan-out>` children by `task`, `nest` to one, `ask` calls the tool that asks, `stream` streams
+`PIECES` pieces of text (an HTTP chunk for each, or with a fan-out of 1 in chunks of 16 KB), any
+other name calls `add` twice.
 """
 
 from __future__ import annotations
@@ -45,6 +46,41 @@ ADD = _calls("add", {"a": 1, "b": 2}, {"a": 3, "b": 4})
 ASK = _calls("charge", {"amount": 500})
 
 
+PIECES = 10_000
+
+
+def _stream(chunk_bytes: int) -> bytes:
+    """Return a streamed reply, an HTTP chunk for each event or for so many bytes."""
+    events = []
+    for number in range(PIECES):
+        choice = {
+            "index": 0,
+            "delta": {"content": f"word{number % 10} "},
+            "finish_reason": None,
+        }
+        frame = {
+            "id": "chatcmpl-9x8y7z",
+            "object": "chat.completion.chunk",
+            "created": 1790000000,
+            "model": "stream",
+            "choices": [choice],
+        }
+        events.append(f"data: {json.dumps(frame)}\n\n".encode())
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    events.append(f"data: {json.dumps(last)}\n\n".encode())
+    events.append(f"data: {json.dumps({'choices': [], 'usage': USAGE})}\n\n".encode())
+    events.append(b"data: [DONE]\n\n")
+    if chunk_bytes:
+        whole = b"".join(events)
+        events = [whole[at : at + chunk_bytes] for at in range(0, len(whole), chunk_bytes)]
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    chunks = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
+    return b"".join([head, b"Transfer-Encoding: chunked\r\n\r\n", *chunks, b"0\r\n\r\n"])
+
+
+STREAMS = {0: _stream(0), 1: _stream(16_384)}
+
+
 class ModelProtocol(asyncio.Protocol):
     """Answers each request by its bytes alone; nothing is parsed that need not be."""
 
@@ -83,6 +119,8 @@ class ModelProtocol(asyncio.Protocol):
     def _choose(self, body: bytes, fan_out: int) -> bytes:
         if b'"role":"tool"' in body or b'"role": "tool"' in body:
             return TEXT
+        if b'"stream"' in body and b'"model":"stream"' in body.replace(b": ", b":"):
+            return STREAMS[fan_out]
         if b'"ask"' in body:
             return ASK
         if b'"fan"' in body:
