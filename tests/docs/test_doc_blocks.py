@@ -66,8 +66,13 @@ SAYS = ("call", "raw", "status", "text", "tool_call", "tool_calls")
 
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=name_of)
 def test_the_blocks_of_a_page_run(
-    page: Path, module: ModuleType, llm: ScriptedLlm, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    module: ModuleType,
+    llm: ScriptedLlm,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # what a block writes is gone with the test
     for key in KEYS:
         monkeypatch.setenv(key, "a-key")
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)

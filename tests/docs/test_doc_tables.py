@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import get_args
 
 import attrs
 import pytest
 
-from tests.docs.pages import DOCS, code_of, rows_below
+from tests.docs.pages import DOCS, ROOT, code_of, rows_below
 from toolnexus import (
     AgentRuntime,
     Budget,
     ClientOptions,
+    Conversation,
+    Event,
     Request,
     ResumeError,
     TaskResult,
     ToolContext,
+    ToolnexusError,
+    TranslateRequest,
     errors,
 )
+from toolnexus.budget import RETRYABLE_STATUSES
+from toolnexus.events import KINDS
 from toolnexus.messages import STATUSES
 from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.state import EDGES, State
@@ -128,6 +135,68 @@ def test_every_file_has_its_floor(heading: str, package: str) -> None:
     files = {path.stem for path in (DOCS.parent / package).glob("*.py")}
     rooms = {path.parent.name for path in (DOCS.parent / package).glob("*/__init__.py")}
     assert sorted(listed) == sorted((files | rooms) - {"__init__"})
+
+
+@pytest.mark.parametrize(
+    ("heading", "contract"), [("Floors", "floors"), ("Inside the runtime", "runtime")]
+)
+def test_the_floors_are_those_of_the_contract(heading: str, contract: str) -> None:
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    given = text.partition(f'id = "{contract}"')[2].partition("layers = [")[2].partition("]")[0]
+    floors = [set(re.findall(r"\w+", line)) for line in given.splitlines() if line.strip()]
+    assert [set(code_of(row[0])) for row in rows_below("development.md", heading)] == floors
+
+
+def test_every_kind_of_event_is_listed_with_what_it_has() -> None:
+    rows = rows_below("streaming.md", "A client's run")
+    assert tuple(code_of(row[0])[0] for row in rows) == KINDS
+    listed = {code_of(row[1])[0]: code_of(row[2]) for row in rows}
+    assert listed == {
+        cls.__name__: [field.name for field in attrs.fields(cls) if field.name != "handle_id"]
+        for cls in get_args(Event)
+    }
+
+
+def test_every_error_is_listed_with_what_it_has() -> None:
+    rows = rows_below("errors.md", "The errors")
+    listed = {code_of(row[0])[0]: set(code_of(row[2])) for row in rows}
+    classes = {
+        name: cls
+        for name, cls in vars(errors).items()
+        if inspect.isclass(cls)
+        and issubclass(cls, ToolnexusError)
+        and cls is not ToolnexusError
+    }
+    assert set(listed) == set(classes)
+    for name, cls in classes.items():
+        assert listed[name] == members_of(cls), name
+
+
+def members_of(cls: type[Exception]) -> set[str]:
+    """Return what an error has beside its text: what it is made of, and what is set later."""
+    if cls is errors.RunTimeoutError:
+        return set()  # the row says that it has the same as the one above
+    makes = inspect.isfunction(cls.__init__)
+    made_of = set(inspect.signature(cls).parameters) if makes else set()
+    own = [one for one in cls.__mro__ if one is not ToolnexusError]
+    return made_of | {name for one in own for name in inspect.get_annotations(one)}
+
+
+def test_the_statuses_that_are_tried_again_are_those_of_the_code() -> None:
+    rows = rows_below("errors.md", "What is tried again")
+    (row,) = [row for row in rows if "`retryable_statuses`:" in row[0]]
+    assert set(map(int, re.findall(r"\d+", row[0]))) == RETRYABLE_STATUSES
+
+
+def test_every_field_of_a_translation_is_listed() -> None:
+    listed = [code_of(row[0])[0] for row in rows_below("client.md", "Translation")]
+    assert listed == [field.name for field in attrs.fields(TranslateRequest)]
+
+
+def test_everything_that_a_conversation_has_is_listed() -> None:
+    listed = {code_of(row[0])[0] for row in rows_below("client.md", "Conversations")}
+    public = {name for name in vars(Conversation) if not name.startswith("_")} | {"id"}
+    assert listed == public
 
 
 def test_every_error_of_resume_is_listed() -> None:

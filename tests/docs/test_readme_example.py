@@ -1,4 +1,4 @@
-"""The README's example, as a reader would take it: into a file of their own."""
+"""The README's examples, as a reader would take them: each into a file of its own."""
 
 from __future__ import annotations
 
@@ -9,15 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks_of
+from tests.docs.pages import ROOT, Block, blocks_of
 
 KEYS = ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 
 
+BLOCKS = list(blocks_of(ROOT / "README.md"))
+
+
+@pytest.fixture(params=BLOCKS, ids=["agent", "scripted", "client"])
+def any_example(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return written(request.param, tmp_path)
+
+
 @pytest.fixture
 def example(tmp_path: Path) -> Path:
-    (block,) = blocks_of(ROOT / "README.md")
-    file = tmp_path / "example.py"
+    return written(BLOCKS[0], tmp_path)
+
+
+def written(block: Block, directory: Path) -> Path:
+    file = directory / "example.py"
     file.write_text(block.source, "utf-8")
     return file
 
@@ -35,8 +46,8 @@ def run(*command: object, without: tuple[str, ...] = ()) -> subprocess.Completed
     )
 
 
-def test_it_is_clean_under_strict_mypy(example: Path) -> None:
-    checked = run("-m", "mypy", "--strict", "--follow-imports=silent", example)
+def test_it_is_clean_under_strict_mypy(any_example: Path) -> None:
+    checked = run("-m", "mypy", "--strict", "--follow-imports=silent", any_example)
     assert checked.returncode == 0, checked.stdout
 
 
