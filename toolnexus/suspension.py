@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import attrs
 
+from toolnexus.clock import Clock
 from toolnexus.codec import JsonValue, check_json, copy, refuse_unknown
-from toolnexus.errors import ConfigError, WireFormatError
+from toolnexus.errors import ConfigError, RequestExpired, WireFormatError
 
 RELAYED: Final = "tool_call"
 """The kind of the request through which relayed calls surface, several by one."""
@@ -184,11 +185,24 @@ class Answer:
         return cls(data["id"], data["ok"], data.get("data"), data.get("reason"))
 
 
-def require_fit(request: Request, answer: Answer) -> None:
+def check_answer(answer: object) -> None:
+    """Check that it is one.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not isinstance(answer, Answer):
+        raise ConfigError(
+            f"resume takes an Answer, such as Answer(request.id, ok=True), not {answer!r}"
+        )
+
+
+def require_fit(request: Request, answer: Answer, clock: Clock) -> None:
     """Refuse an answer that its request could make nothing of, before it is accepted.
 
     Raises:
         ConfigError: Results of relayed calls are no object.
+        RequestExpired: It came too late and is no decline.
     """
     is_results = answer.data is None or isinstance(answer.data, Mapping)
     if request.kind == RELAYED and answer.ok and not is_results:
@@ -196,6 +210,9 @@ def require_fit(request: Request, answer: Answer) -> None:
             'a relayed call is answered with data={"results": [{"id": ..., "output": ...}]}, '
             f"not {type(answer.data).__name__}"
         )
+    expires_at = request.expires_at
+    if expires_at is not None and answer.ok and clock.now() >= expires_at:
+        raise RequestExpired(request.id, format_time(expires_at))
 
 
 def format_time(moment: datetime) -> str:

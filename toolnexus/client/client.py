@@ -16,6 +16,7 @@ from toolnexus.client.preparing import check_history, check_tools
 from toolnexus.client.running import (
     OnText,
     Runner,
+    Steps,
     events_of,
     result_with,
 )
@@ -33,7 +34,7 @@ from toolnexus.stores.conversations import (
     checked_id,
 )
 from toolnexus.stores.outputs import OutputStore, ReadOutput
-from toolnexus.suspension import Answer, Request
+from toolnexus.suspension import Answer, Request, check_answer
 from toolnexus.toolspec import Tool
 
 if TYPE_CHECKING:
@@ -131,9 +132,8 @@ class LlmClient:
             ConversationParked: `history` waits for an answer; carries the open requests.
             ConfigError: Two tools of one name, an object that is no tool, or no API key.
         """
-        by_name = check_tools(tools)
-        turn = self._fresh(prompt, history, supersede=supersede)
-        return result_with(self._runner.steps(turn, by_name, cancel))
+        steps = self._steps(prompt, tools, cancel, history=history, supersede=supersede)
+        return result_with(steps)
 
     def stream(
         self,
@@ -162,15 +162,8 @@ class LlmClient:
             LlmError: As `run`, while iterating; an error after the first text has it in
                 `partial`, and nothing of a reply that broke off is executed.
         """
-        by_name = check_tools(tools)
-        if id is None:
-            turn = self._fresh(prompt, history, supersede=supersede)
-            return events_of(self._runner.steps(turn, by_name, cancel, streams=True))
-        if history:
-            raise ConfigError(_HISTORY_OR_ID)
-        content = self._runner.content(prompt)
-        steps = self._conversations.ask(
-            checked_id(id), content, by_name, cancel, supersede=supersede, streams=True
+        steps = self._steps(
+            prompt, tools, cancel, id=id, history=history, supersede=supersede, streams=True
         )
         return events_of(steps)
 
@@ -238,7 +231,7 @@ class LlmClient:
             UnknownRequest: The answer is to another request.
             ConfigError: The history is empty, or nothing in it is open.
         """
-        resuming.check_answer(answer)
+        check_answer(answer)
         checkpoint = resuming.rebuilt(history, pending)
         if answer.id != pending.id:
             raise UnknownRequest(answer.id, len(checkpoint.requests))
@@ -274,19 +267,8 @@ class LlmClient:
             StoreError: The store could not read or write.
             LlmError: As `run`.
         """
-        by_name, streams = check_tools(tools), on_text is not None
-        if id is None:
-            turn = self._fresh(prompt, ())
-            steps = self._runner.steps(turn, by_name, cancel, streams=streams)
-        else:
-            steps = self._conversations.ask(
-                checked_id(id),
-                self._runner.content(prompt),
-                by_name,
-                cancel,
-                supersede=supersede,
-                streams=streams,
-            )
+        streams = on_text is not None
+        steps = self._steps(prompt, tools, cancel, id=id, supersede=supersede, streams=streams)
         return result_with(steps, on_text)
 
     def ask_with_answer(
@@ -389,9 +371,26 @@ class LlmClient:
     ) -> None:
         self.close()
 
-    def _fresh(
-        self, prompt: Prompt, history: Sequence[Message], *, supersede: bool = False
-    ) -> Turn:
+    def _steps(
+        self,
+        prompt: Prompt,
+        tools: Iterable[Tool],
+        cancel: CancelToken | None,
+        *,
+        id: str | None = None,  # noqa: A002 - as `ask` has it
+        history: Sequence[Message] = (),
+        supersede: bool = False,
+        streams: bool = False,
+    ) -> Steps:
+        """Return the run of `prompt`, with its input checked; nothing of it has begun."""
+        by_name = check_tools(tools)
+        if id is not None and history:
+            raise ConfigError(_HISTORY_OR_ID)
         content = self._runner.content(prompt)
+        if id is not None:
+            return self._conversations.ask(
+                checked_id(id), content, by_name, cancel, supersede=supersede, streams=streams
+            )
         said = ready_for_text(check_history(history), supersede=supersede)
-        return self._runner.fresh(said, content)
+        turn = self._runner.fresh(said, content)
+        return self._runner.steps(turn, by_name, cancel, streams=streams)

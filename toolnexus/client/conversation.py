@@ -13,7 +13,6 @@ from toolnexus.client.locks import locks_of
 from toolnexus.client.resuming import (
     accept,
     begun,
-    check_answer,
     superseded,
     tools_to_go_on_with,
     was_answered,
@@ -40,7 +39,7 @@ from toolnexus.messages import Message
 from toolnexus.parts.part import Content, Prompt
 from toolnexus.results import RunResult
 from toolnexus.stores.conversations import ConversationStore, lock_of
-from toolnexus.suspension import Answer, Request
+from toolnexus.suspension import Answer, Request, check_answer
 from toolnexus.toolspec import Tool, failure_text
 
 logger = logging.getLogger(__name__)

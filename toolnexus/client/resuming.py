@@ -21,11 +21,10 @@ from toolnexus.errors import (
     AlreadyAnswered,
     ConfigError,
     NothingSuspended,
-    RequestExpired,
     UnknownRequest,
 )
 from toolnexus.messages import ANSWERED, Message
-from toolnexus.suspension import RELAYED, Answer, Request, format_time, require_fit
+from toolnexus.suspension import RELAYED, Answer, Request, check_answer, require_fit
 from toolnexus.toolspec import Tool, ToolResult
 from toolnexus.wire.calls import called, sound_call
 
@@ -65,8 +64,7 @@ def accept(checkpoint: Checkpoint, answer: Answer, clock: Clock) -> Checkpoint:
     for index in indexes:
         request = calls[index].request
         assert request is not None  # noqa: S101 - checked above
-        require_fit(request, answer)
-        _refuse_late(request, answer, clock)
+        require_fit(request, answer, clock)
         calls[index] = attrs.evolve(calls[index], answer=answer)
     return attrs.evolve(
         checkpoint, calls=tuple(calls), messages=_noted(checkpoint.messages, answer)
@@ -124,18 +122,6 @@ def _begun(call: CallState, tools: Mapping[str, Tool]) -> CallState:
     if call.answer is None or not call.answer.ok or relays:
         return call
     return attrs.evolve(call, status="started", attempt=call.attempt + 1, answer=None)
-
-
-def check_answer(answer: object) -> None:
-    """Check that it is one.
-
-    Raises:
-        ConfigError: It is not.
-    """
-    if not isinstance(answer, Answer):
-        raise ConfigError(
-            f"resume takes an Answer, such as Answer(request.id, ok=True), not {answer!r}"
-        )
 
 
 def was_answered(messages: Sequence[Message], answer: Answer) -> bool:
@@ -248,12 +234,6 @@ def _rebuilt_call(
     if result is None:
         return state
     return attrs.evolve(state, status="done", request=None, result=result_told(result))
-
-
-def _refuse_late(request: Request, answer: Answer, clock: Clock) -> None:
-    expires_at = request.expires_at
-    if expires_at is not None and answer.ok and clock.now() >= expires_at:
-        raise RequestExpired(request.id, format_time(expires_at))
 
 
 def _noted(messages: Sequence[Message], answer: Answer) -> tuple[Message, ...]:

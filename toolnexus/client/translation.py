@@ -238,7 +238,6 @@ class Translator:
         self._options = options
         self._hooks = hooks
         self._meter = Meter(counters.record, options.on_metric)
-        self._style = "openai" if options.generate is not None else options.style
         self._model: Model = (
             HttpModel(options, transport, is_for_translation=True)
             if options.generate is None
@@ -278,8 +277,8 @@ class Translator:
             raise ConfigError("no model: give TranslateRequest(model=...) or the client one")
         for content in _said_now(request.messages):
             check_parts(content, self._options.max_part_bytes)
-            require_takeable(content, self._style)
-        limit, params = _reworded(request.params, self._style)
+            require_takeable(content, self._options.style)
+        limit, params = _reworded(request.params, self._options.style)
         if limit is None and "max_completion_tokens" not in params:
             limit = self._options.max_tokens
         asked = ModelRequest(

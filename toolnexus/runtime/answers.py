@@ -6,7 +6,7 @@ import contextvars
 from concurrent.futures import Future
 
 from toolnexus.budget import Budget
-from toolnexus.errors import ConfigError, RequestExpired
+from toolnexus.errors import ConfigError
 from toolnexus.results import TaskResult
 from toolnexus.runtime import ledger
 from toolnexus.runtime.book import Accepted, OpenRequest
@@ -18,7 +18,7 @@ from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.spawning import BUSY_STALE, Spawning
 from toolnexus.runtime.state import Cause
 from toolnexus.runtime.waiting import Waiting, finish_or_start
-from toolnexus.suspension import Answer, Request, format_time, require_fit
+from toolnexus.suspension import Answer, check_answer, require_fit
 from toolnexus.workers import Job
 
 
@@ -68,10 +68,7 @@ class Answers:
         Raises:
             ResumeError: The answer fits nothing; nothing has changed.
         """
-        if not isinstance(answer, Answer):
-            raise ConfigError(
-                f"resume takes an Answer, such as Answer(request.id, ok=True), not {answer!r}"
-            )
+        check_answer(answer)
         core = self._core
         with core.deciding() as effects:
             found = core.book.find(answer)
@@ -106,8 +103,7 @@ class Answers:
         core, handle = self._core, found.handle
         call = core.calls_locked(handle)[found.index]
         assert call.request is not None  # noqa: S101 - an open call has one
-        require_fit(call.request, answer)
-        self._refuse_late(call.request, answer)
+        require_fit(call.request, answer, core.clock)
         turns = _turns_of_locked(handle)
         ok = str(answer.ok).lower()
         core.note_locked(handle, f"resume with Answer(ok={ok}) at checkpoint", effects)
@@ -134,11 +130,6 @@ class Answers:
             if failed.checkpoint.run in accepted.runs:
                 return self._spawning.retry_locked(one, effects, is_awaited=True)
         return None
-
-    def _refuse_late(self, request: Request, answer: Answer) -> None:
-        expires_at = request.expires_at
-        if expires_at is not None and answer.ok and self._core.clock.now() >= expires_at:
-            raise RequestExpired(request.id, format_time(expires_at))
 
     def see_through(self, handle_id: str, run: Run | None) -> None:
         """Execute what nobody has begun, and wait until no ancestor is at it any more.
