@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolnexus.agents.agent import Agent, AgentRun, agent
+    from toolnexus.approvals import ApprovalPolicy, ProposedCall
     from toolnexus.budget import Budget, RetryPolicy, Tier
     from toolnexus.cancel import CancelToken
     from toolnexus.checkpoint import CallState, Checkpoint
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
         Cancelled,
         ConfigError,
         ConversationParked,
+        Declined,
         IllegalTransitionError,
+        InvalidAnswer,
         LlmError,
+        NotAuthorized,
         NothingSuspended,
         RequestExpired,
         ResumeError,
@@ -49,9 +53,11 @@ if TYPE_CHECKING:
         ToolResultReady,
         UsageUpdate,
     )
+    from toolnexus.grants import Grant
     from toolnexus.messages import InboxItem, ToolCall, Usage
     from toolnexus.parts.part import Part
     from toolnexus.results import RunResult, TaskResult
+    from toolnexus.runtime.audit import AuditRecord
     from toolnexus.runtime.definition import AgentDef
     from toolnexus.runtime.handle import Ack, Handle, HandleView, PendingRequest, Spawn
     from toolnexus.runtime.options import RuntimeOptions
@@ -76,6 +82,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "agents.agent": ("Agent", "AgentRun", "agent"),
+    "approvals": ("ApprovalPolicy", "ProposedCall"),
     "budget": ("Budget", "RetryPolicy", "Tier"),
     "cancel": ("CancelToken",),
     "checkpoint": ("CallState", "Checkpoint"),
@@ -93,8 +100,11 @@ _HOMES = {
         "Cancelled",
         "ConfigError",
         "ConversationParked",
+        "Declined",
         "IllegalTransitionError",
+        "InvalidAnswer",
         "LlmError",
+        "NotAuthorized",
         "NothingSuspended",
         "RequestExpired",
         "ResumeError",
@@ -115,9 +125,11 @@ _HOMES = {
         "ToolResultReady",
         "UsageUpdate",
     ),
+    "grants": ("Grant",),
     "messages": ("InboxItem", "ToolCall", "Usage"),
     "parts.part": ("Part",),
     "results": ("RunResult", "TaskResult"),
+    "runtime.audit": ("AuditRecord",),
     "runtime.definition": ("AgentDef",),
     "runtime.handle": ("Ack", "Handle", "HandleView", "PendingRequest", "Spawn"),
     "runtime.options": ("RuntimeOptions",),
@@ -186,8 +198,12 @@ __all__ = [
     "ReadOutput",
     # asking people
     "Answer",
+    "ApprovalPolicy",
+    "AuditRecord",
     "CallState",
     "Checkpoint",
+    "Grant",
+    "ProposedCall",
     "Request",
     # tools
     "NativeTool",
@@ -208,8 +224,11 @@ __all__ = [
     "Cancelled",
     "ConfigError",
     "ConversationParked",
+    "Declined",
     "IllegalTransitionError",
+    "InvalidAnswer",
     "LlmError",
+    "NotAuthorized",
     "NothingSuspended",
     "RequestExpired",
     "ResumeError",

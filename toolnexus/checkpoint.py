@@ -32,10 +32,43 @@ _CALL_KEYS: Final = (
     "child",
     "gate",
     "passed",
+    "place",
+    "past",
+    "once",
+    "approved",
+    "proposed",
 )
 _KEYS: Final = ("schema", "run", "base", "messages", "calls", "turns", "usage", "toolCalls")
 
-_KINDS: Final = {str: "string", int: "integer", list: "array"}
+_KINDS: Final = {str: "string", int: "integer", list: "array", dict: "object"}
+
+
+@attrs.frozen
+class Exchange:
+    """A question that a call has asked by `ctx.ask`, and what was said to it.
+
+    Attributes:
+        request: The question.
+        answer: Without its secret fields.
+    """
+
+    request: Request
+    answer: Answer
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Return JSON."""
+        return {"request": self.request.to_dict(), "answer": self.answer.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, JsonValue]) -> Exchange:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            WireFormatError: A key is unknown or missing, or a part is malformed.
+        """
+        keys = ("request", "answer")
+        data = refuse_unknown("Exchange", data, keys, keys)
+        return cls(Request.from_dict(data["request"]), Answer.from_dict(data["answer"]))
 
 
 @attrs.frozen
@@ -56,6 +89,11 @@ class CallState:
         gate: Position of the before-hook that asked `request`; None where the tool asked.
         passed: Names of the before-hooks that need not look at it again, the one that asked
             among them; empty where no hook asked.
+        place: Which `ctx.ask` of the tool asked `request`, from 0; None where none did.
+        past: The questions before that one, in the order in which the tool asks them.
+        once: JSON that `ctx.once` has kept, by key.
+        approved: Digest of the tool and the arguments that a person let it be executed with.
+        proposed: The arguments before that person changed them; None where nobody did.
     """
 
     id: str
@@ -70,6 +108,11 @@ class CallState:
     child: str | None = None
     gate: int | None = None
     passed: tuple[str, ...] = ()
+    place: int | None = None
+    past: tuple[Exchange, ...] = ()
+    once: Mapping[str, JsonValue] = attrs.field(factory=dict, repr=False)
+    approved: str | None = None
+    proposed: str | None = attrs.field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return JSON; absent optionals are left out."""
@@ -88,6 +131,11 @@ class CallState:
             "child": self.child,
             "gate": self.gate,
             "passed": list(self.passed) or None,
+            "place": self.place,
+            "past": [one.to_dict() for one in self.past] or None,
+            "once": dict(self.once) or None,
+            "approved": self.approved,
+            "proposed": self.proposed,
         }
         out.update((key, value) for key, value in optional.items() if value is not None)
         return out
@@ -109,6 +157,7 @@ class CallState:
         if data["status"] == "open" and request is None:
             raise WireFormatError("CallState.request must be there where the status is open")
         passed = _optional("CallState", data, "passed", list) or ()
+        past = _optional("CallState", data, "past", list) or ()
         if not all(isinstance(name, str) for name in passed):
             raise WireFormatError("CallState.passed must be a list of strings")
         return cls(
@@ -124,6 +173,11 @@ class CallState:
             child=_optional("CallState", data, "child", str),
             gate=_optional("CallState", data, "gate", int),
             passed=tuple(passed),
+            place=_optional("CallState", data, "place", int),
+            past=tuple(map(Exchange.from_dict, past)),
+            once=_optional("CallState", data, "once", dict) or {},
+            approved=_optional("CallState", data, "approved", str),
+            proposed=_optional("CallState", data, "proposed", str),
         )
 
 

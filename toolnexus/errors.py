@@ -147,6 +147,53 @@ class RequestExpired(ResumeError):
         )
 
 
+class InvalidAnswer(ResumeError):
+    """An answer does not fit its request, which stays open; nothing has changed.
+
+    Attributes:
+        request_id: The request that it was meant for.
+        faults: Everything that does not fit, one line each. A secret is not quoted.
+    """
+
+    def __init__(self, request_id: str, faults: tuple[str, ...]) -> None:
+        super().__init__(request_id, faults)
+        self.request_id = request_id
+        self.faults = faults
+
+    def __str__(self) -> str:
+        return f"the answer to {self.request_id!r} does not fit: {'; '.join(self.faults)}"
+
+
+class NotAuthorized(ResumeError):
+    """`authorize` did not say True of who answers; nothing has changed."""
+
+    def __init__(self, request_id: str, why: str) -> None:
+        super().__init__(request_id, why)
+        self.request_id = request_id
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"the answer to {self.request_id!r} is not accepted: {self.why}"
+
+
+class Declined(ToolnexusError):
+    """Raised by `ctx.ask` in a tool: nobody said yes. Uncaught, the model is told.
+
+    Attributes:
+        request: What was asked.
+        answer: What was said; `answer.outcome` is `declined`, `expired`, `cancelled` or
+            `superseded`.
+    """
+
+    def __init__(self, request: Request, answer: Answer) -> None:
+        super().__init__(request, answer)
+        self.request = request
+        self.answer = answer
+
+    def __str__(self) -> str:
+        return self.answer.declined_text(self.request)
+
+
 class ConversationParked(ToolnexusError):
     """A conversation waits for answers, so nothing can be added to it; nothing has changed.
 

@@ -6,16 +6,24 @@ import re
 import secrets
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from toolnexus.clock import Clock
 from toolnexus.codec import JsonValue, check_json, copy, refuse_unknown
-from toolnexus.errors import ConfigError, RequestExpired, WireFormatError
+from toolnexus.errors import ConfigError, WireFormatError
 
 RELAYED: Final = "tool_call"
 """The kind of the request through which relayed calls surface, several by one."""
+
+LOGIN: Final = "authorization"
+"""The kind of a request that sends a person to a `url`, such as a login page."""
+
+Outcome: TypeAlias = Literal["answered", "declined", "cancelled", "expired", "superseded"]
+"""What came of a request: somebody said yes or gave a value; somebody said no; it was
+withdrawn; its time passed; the user said something else instead."""
+
+NOT_ANSWERED: Final[tuple[Outcome, ...]] = ("declined", "cancelled", "expired", "superseded")
 
 _REQUEST_KEYS: Final = ("id", "kind", "prompt", "url", "data", "expiresAt")
 _RFC_3339: Final = re.compile(
@@ -103,6 +111,18 @@ class Request:
     expires_at: datetime | None = attrs.field(default=None, validator=_require_aware)
     id: str = attrs.field(factory=new_request_id, kw_only=True, validator=_require_id)
 
+    @property
+    def schema(self) -> Mapping[str, JsonValue] | None:
+        """What the answer's data must fit (`data["schema"]`); None for anything."""
+        schema = (self.data or {}).get("schema")
+        return schema if isinstance(schema, Mapping) else None
+
+    @property
+    def resource(self) -> str | None:
+        """What a login is for (`data["resource"]`): calls that need the same share it."""
+        resource = (self.data or {}).get("resource") if self.kind == LOGIN else None
+        return resource if isinstance(resource, str) and resource else None
+
     def to_dict(self) -> dict[str, JsonValue]:
         """Return the wire form; absent optionals are left out."""
         out: dict[str, JsonValue] = {"id": self.id, "kind": self.kind, "prompt": self.prompt}
@@ -151,19 +171,53 @@ class Answer:
     Attributes:
         id: The id of the `Request`.
         ok: Exactly True or False. False executes nothing.
-        data: Any JSON value; `None`, `0`, `""` and `{}` are answers too.
-        reason: Advice for the model: `declined`, `cancelled`, `expired` or a text.
+        data: Any JSON value; `None`, `0`, `""` and `{}` are answers too. What a tool is given
+            has no secret fields; `secret` gives those.
+        reason: Advice for the model: one of the words of `outcome`, or a text.
     """
 
     id: str = attrs.field(validator=_require_id)
     ok: bool = attrs.field(validator=_require_bool)
     data: JsonValue = attrs.field(default=None, converter=copy, repr=False)
     reason: str | None = attrs.field(default=None, validator=_optional_text)
+    # In no other form of the answer: a secret goes to the tool and nowhere else.
+    _secrets: Mapping[str, JsonValue] | None = attrs.field(
+        default=None, init=False, repr=False, eq=False
+    )
 
     @data.validator
     def _check_data(self, _attribute: attrs.Attribute[Any], value: object) -> None:
         if value is not None:
             check_json(value, "Answer.data")
+
+    @property
+    def outcome(self) -> Outcome:
+        """What this answer makes of its request, in one word."""
+        if self.ok:
+            return "answered"
+        return next((word for word in NOT_ANSWERED if word == self.reason), "declined")
+
+    def secret(self, field: str = "") -> JsonValue:
+        """Return what a person entered in a field that the schema marks `secret`.
+
+        Args:
+            field: Its name; "" where the schema is that of one value.
+
+        Raises:
+            ConfigError: No such secret was given to this tool.
+        """
+        if self._secrets is None or field not in self._secrets:
+            known = ", ".join(map(repr, self._secrets or ())) or "none"
+            raise ConfigError(f"the answer has no secret field {field!r} (it has: {known})")
+        return self._secrets[field]
+
+    def declined_text(self, request: Request) -> str:
+        """Return what the model reads when this is a no; nothing was executed."""
+        said = [self.reason] if self.reason else []
+        if isinstance(self.data, Mapping) and isinstance(self.data.get("message"), str):
+            said.append(self.data["message"])
+        text = f"declined/expired: {request.prompt}"
+        return f"{text} ({': '.join(said)})" if said else text
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return the wire form; absent optionals are left out."""
@@ -197,22 +251,11 @@ def check_answer(answer: object) -> None:
         )
 
 
-def require_fit(request: Request, answer: Answer, clock: Clock) -> None:
-    """Refuse an answer that its request could make nothing of, before it is accepted.
-
-    Raises:
-        ConfigError: Results of relayed calls are no object.
-        RequestExpired: It came too late and is no decline.
-    """
-    is_results = answer.data is None or isinstance(answer.data, Mapping)
-    if request.kind == RELAYED and answer.ok and not is_results:
-        raise ConfigError(
-            'a relayed call is answered with data={"results": [{"id": ..., "output": ...}]}, '
-            f"not {type(answer.data).__name__}"
-        )
-    expires_at = request.expires_at
-    if expires_at is not None and answer.ok and clock.now() >= expires_at:
-        raise RequestExpired(request.id, format_time(expires_at))
+def with_secrets(answer: Answer, secrets: Mapping[str, JsonValue]) -> Answer:
+    """Return a copy of `answer` whose `secret` gives `secrets`."""
+    made = attrs.evolve(answer)
+    object.__setattr__(made, "_secrets", dict(secrets))
+    return made
 
 
 def format_time(moment: datetime) -> str:

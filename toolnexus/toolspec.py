@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any, Final, Protocol, runtime_checkable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
@@ -20,7 +21,12 @@ from toolnexus.parts.part import (
     parts_from,
     text_of_parts,
 )
-from toolnexus.suspension import Answer, Request
+from toolnexus.suspension import LOGIN, Answer, Request
+
+if TYPE_CHECKING:
+    from toolnexus.client.dialogue import Dialogue
+
+T = TypeVar("T")
 
 NAME_CHARS: Final = 64
 """The longest tool name that both wire styles take."""
@@ -102,6 +108,22 @@ class ToolResult:
             raise ConfigError(f"ToolResult.pending takes a Request, not {request!r}")
         text = request.prompt if request.url is None else f"{request.prompt}\n{request.url}"
         return cls(text, metadata={"pending": request})
+
+    @classmethod
+    def auth_required(
+        cls, url: str, prompt: str | None = None, resource: str = ""
+    ) -> ToolResult:
+        """Return a suspension until a person has logged in at `url`.
+
+        Args:
+            url: Where.
+            prompt: What the person reads; made of `resource` unless given.
+            resource: What the login is for, such as `crm`: all calls that need the same one, in
+                any agent of the runtime, share one request. Empty shares nothing.
+        """
+        text = prompt or f"Log in to {resource or 'continue'}."
+        data = {"resource": resource} if resource else None
+        return cls.pending(Request(LOGIN, text, url, data))
 
     @property
     def request(self) -> Request | None:
@@ -223,6 +245,78 @@ class ToolContext:
         default=None, repr=False, eq=False
     )
     """Runs `(agent definition, prompt)` as a child of this call; None outside a runtime."""
+    dialogue: Dialogue | None = attrs.field(default=None, repr=False, eq=False)
+    """What the call has asked and done so far; None where no run executes the tool."""
+
+    def ask(
+        self,
+        kind: str,
+        prompt: str,
+        *,
+        url: str | None = None,
+        data: Mapping[str, JsonValue] | None = None,
+        schema: Mapping[str, JsonValue] | None = None,
+        expires_in: float | timedelta | None = None,
+        on_decline: Literal["raise", "return"] = "raise",
+    ) -> Answer:
+        """Return what a person says. Until somebody has, the call is unwound and parks here.
+
+        On the retry the tool runs again from its first line, and each question that it asks
+        again, in the same order, has its answer at once; only the next one parks. The code in
+        between runs on every retry: `once` keeps it from doing something twice.
+
+        Args:
+            kind: `approval`, `question`, `input`, `authorization`, or a word of yours.
+            prompt: What the person reads.
+            url: Where the person has to go.
+            data: A JSON object for the host, such as `{"options": [...]}`.
+            schema: A flat JSON Schema that `Answer.data` must fit: of one value, or of an
+                object. `"secret": True` in a field takes it out of `data`, into
+                `Answer.secret(name)`.
+            expires_in: Seconds, or a timedelta, after which only a decline is taken.
+            on_decline: `return` to be given a decline as an answer.
+
+        Raises:
+            Declined: Nobody said yes, and `on_decline` is `raise`.
+            ConfigError: The question makes no sense; or no run executes this tool.
+        """
+        return self._dialogue("ask").ask(
+            kind,
+            prompt,
+            url=url,
+            data=data,
+            schema=schema,
+            expires_in=expires_in,
+            on_decline=on_decline,
+        )
+
+    def once(self, key: str, fn: Callable[[], T]) -> T:
+        """Return what `fn` gave when this call ran it first. It runs once for the call.
+
+        What it raises passes, and then it runs again on the next retry. If the process dies
+        before its result is kept, nobody knows whether it ran: give it `idempotency_key` too.
+
+        Args:
+            key: Names the step within this call.
+            fn: Its result must be JSON; on a retry it is what was kept of that.
+
+        Raises:
+            ConfigError: The result is no JSON; or no run executes this tool.
+        """
+        return self._dialogue("once").once(key, fn)
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether an answer has told this tool a secret: it must not be logged."""
+        return self.dialogue is not None and self.dialogue.mask is not None
+
+    def _dialogue(self, verb: str) -> Dialogue:
+        if self.dialogue is None:
+            raise ConfigError(
+                f"ctx.{verb} works in a call that a run executes; to try a tool by itself use "
+                "toolnexus.testing.replay_tool"
+            )
+        return self.dialogue
 
 
 class ToolDeclaration(Protocol):
@@ -246,7 +340,8 @@ class Tool(ToolDeclaration, Protocol):
     """What the loop knows of a tool. Any object with these members is one.
 
     A tool may also have `handles_decline = True`: then it runs, with `ctx.answer.ok` False,
-    when its request is declined; otherwise a decline executes nothing.
+    when its request is declined; otherwise a decline executes nothing. And it may have
+    `needs_approval`, as `tool` takes it.
     """
 
     @property
@@ -269,6 +364,14 @@ def failure_text(error: Exception) -> str:
         return name
     is_mute = type(told).__str__ is KeyError.__str__ or isinstance(told, StopIteration)
     return f"{name}: {text}" if is_mute else text
+
+
+def log_failure(logger: logging.Logger, name: str, error: Exception, ctx: ToolContext) -> None:
+    """Log that a tool has raised; without its texts where they may hold a secret."""
+    if ctx.has_secrets:
+        logger.error("tool %s failed: %s", name, type(error).__name__)
+    else:
+        logger.error("tool %s failed", name, exc_info=error)
 
 
 def handles_decline(tool: Tool) -> bool:

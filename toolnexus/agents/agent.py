@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from toolnexus.approvals import ApprovalPolicy
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.client.options import OnMetric, WaitFor, options_from
 from toolnexus.codec import JsonValue
@@ -41,6 +42,7 @@ def agent(  # noqa: PLR0913 - all but the name are keywords
     team: Iterable[Agent] = (),
     budget: Budget = EMPTY_BUDGET,
     wait_for: WaitFor | None = None,
+    approval_policy: ApprovalPolicy | None = None,
     on_spawn: Callable[[Handle], object] | None = None,
     on_close: Callable[[Handle, str], object] | None = None,
     hooks: Any = None,
@@ -57,6 +59,7 @@ def agent(  # noqa: PLR0913 - all but the name are keywords
         team: Agents it may delegate to.
         budget: Its limits.
         wait_for: Answers requests inline, its own and its team's.
+        approval_policy: Decides on each of its calls; see `ClientOptions`.
         on_spawn: Called with each new handle; what it raises refuses the spawn.
         on_close: Called with the handle and the reason before it closes.
         hooks: Replaces the runtime's hooks.
@@ -80,6 +83,7 @@ def agent(  # noqa: PLR0913 - all but the name are keywords
             members=index_registry([member.definition for member in members]),
             budget=budget,
             wait_for=wait_for,
+            approval_policy=approval_policy,
             on_spawn=on_spawn,
             on_close=on_close,
             hooks=hooks,

@@ -7,11 +7,14 @@ import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from toolnexus.answering import require_fit, sealed
 from toolnexus.checkpoint import CallState
-from toolnexus.client.execution import Execution, execute_call
-from toolnexus.client.relay import merge_relays
-from toolnexus.errors import Cancelled
+from toolnexus.client.execution import execute_call
+from toolnexus.client.gates import Execution
+from toolnexus.client.relay import merge_logins, merge_relays
+from toolnexus.errors import Cancelled, ConfigError, InvalidAnswer, RequestExpired
 from toolnexus.events import Event, Pending, ToolResultReady
+from toolnexus.forms import check_question
 from toolnexus.messages import ToolCall
 from toolnexus.suspension import Answer, Request, copy_of, format_time
 from toolnexus.toolspec import Tool, ToolResult, failure_text
@@ -49,8 +52,14 @@ def run_calls(turn: Turn, kit: Kit) -> Iterator[Event]:
         if told == ended and turn.calls[due[told]].status == "done":
             yield _result_event(turn, due[told])
             told += 1
-    merge_relays(turn, due, kit.tools)
+    _share_questions(turn, due, kit)
     yield from _settle_open(turn, sorted([*due[told:], *carried]), kit)
+
+
+def _share_questions(turn: Turn, asked: Sequence[int], kit: Kit) -> None:
+    """Let calls wait together where one answer is for all of them."""
+    merge_relays(turn, asked, kit.tools)
+    merge_logins(turn)
 
 
 def results_known(turn: Turn) -> Iterator[Event]:
@@ -143,10 +152,25 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
     request = done.result.request
     if request is None:
         turn.finish(index, kit.limits.fit(done.result, len(turn.calls)))
+        kit.vault.drop(_asked_by(call))
         return
-    if turn.calls[index].child is None:
-        request = kit.host.surface(request)
-    turn.open(index, request, format_time(kit.clock.now()), done.gate, done.passed)
+    asked_at = format_time(kit.clock.now())
+    if turn.calls[index].child is not None:
+        turn.open(index, request, asked_at)
+        return
+    try:
+        check_question(request)
+    except ConfigError as error:
+        logger.error("call %s of tool %s: %s", call.id, call.name, error)  # noqa: TRY400 - no trace
+        turn.finish(index, ToolResult.error(f"the question cannot be asked: {error}"))
+        return
+    turn.open(index, kit.host.surface(request), asked_at, done.by)
+
+
+def _asked_by(call: CallState) -> list[str]:
+    """Return the ids of the questions of a call."""
+    asked = [one.request.id for one in call.past]
+    return asked if call.request is None else [*asked, call.request.id]
 
 
 def _tell_question(call: CallState, asked: set[str]) -> Iterator[Event]:
@@ -158,8 +182,8 @@ def _tell_question(call: CallState, asked: set[str]) -> Iterator[Event]:
 def _interpret(turn: Turn, index: int, kit: Kit, asked: set[str]) -> Iterator[Event]:
     """Offer an open call's question to `wait_for`, and go on with what that says.
 
-    A question of the tool's own is answered once: a second one is left unresolved. A hook's
-    question is another matter than the tool's, so both may be asked.
+    A tool that returns a question is answered once: a second one is left unresolved. A gate's
+    question is another matter than the tool's, and by `ctx.ask` a tool may ask several.
     """
     while True:
         call = turn.calls[index]
@@ -173,14 +197,16 @@ def _interpret(turn: Turn, index: int, kit: Kit, asked: set[str]) -> Iterator[Ev
         interpreter = kit.host.ask_inline(request)
         if interpreter is None:
             return
-        answer = _ask_inline(interpreter, request)
+        answer = sealed(request, _ask_inline(interpreter, call, request, kit), kit.vault)
         kit.host.answered_inline(request, answer)
         kit.cancel.raise_if_cancelled()
         turn.answer(index, answer)
         _run_call(turn, index, kit)
-        merge_relays(turn, [index], kit.tools)  # a hook's question may have come before its
+        _share_questions(turn, [index], kit)  # a gate's question may have come before its own
         again = turn.calls[index]
-        if again.status == "open" and call.gate is None and again.request is not None:
+        is_second = call.gate is None and again.gate is None
+        is_second = is_second and call.place is None and again.place is None
+        if again.status == "open" and is_second and again.request is not None:
             _give_up(turn, index, kit.tools)
             unresolved = ToolResult.error(f"unresolved: {again.request.prompt}")
             turn.finish(index, kit.limits.fit(unresolved, len(turn.calls)))
@@ -212,10 +238,12 @@ def _give_up(turn: Turn, index: int, tools: Mapping[str, Tool]) -> None:
             logger.exception("a tool could not give an open call up")
 
 
-def _ask_inline(interpreter: Callable[[Request], object], request: Request) -> Answer:
-    """Return what the interpreter said; anything but an answer to this request is a no."""
+def _ask_inline(
+    interpreter: Callable[[Request], object], call: CallState, request: Request, kit: Kit
+) -> Answer:
+    """Return what the interpreter said; anything but a fitting answer to this is a no."""
     try:
-        answer = interpreter(request)
+        answer = interpreter(copy_of(request))
     except Exception as error:
         logger.exception("wait_for failed; the request is declined")
         return Answer(request.id, ok=False, reason=f"wait_for failed: {type(error).__name__}")
@@ -224,4 +252,13 @@ def _ask_inline(interpreter: Callable[[Request], object], request: Request) -> A
     if not isinstance(answer, Answer) or answer.id != request.id:
         logger.warning("wait_for gave no Answer to the request it was asked; declined")
         return Answer(request.id, ok=False, reason="wait_for answered something else")
+    try:
+        require_fit(call, answer, kit.clock, kit.tools.get(call.name))
+    except RequestExpired:
+        return Answer(request.id, ok=False, reason="expired")
+    except InvalidAnswer as error:
+        logger.warning("wait_for: %s; declined", error)
+        return Answer(
+            request.id, ok=False, reason=f"the answer does not fit: {error.faults[0]}"
+        )
     return answer

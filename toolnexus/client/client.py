@@ -198,12 +198,15 @@ class LlmClient:
             NothingSuspended: No request is open.
             AlreadyAnswered: It was answered differently.
             RequestExpired: The answer came too late and is no decline.
+            InvalidAnswer: It does not fit the request's schema, or the tool.
             WireFormatError: The checkpoint was written by a newer release, or is malformed.
         """
         checkpoint, streams = resuming.read_checkpoint(checkpoint), on_text is not None
         by_name = check_tools(resuming.tools_to_go_on_with(checkpoint, tools))
         if answer is not None:
-            checkpoint = resuming.accept(checkpoint, answer, self.options.clock)
+            checkpoint = resuming.accept(
+                checkpoint, answer, by_name, self.options.clock, self._runner.vault
+            )
         turn = Turn.restore(checkpoint)
         return result_with(self._runner.steps(turn, by_name, cancel, streams=streams), on_text)
 

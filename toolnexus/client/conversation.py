@@ -101,9 +101,9 @@ class Conversations:
                 if was_answered(messages, answer):
                     return standing_result(messages)
                 raise NothingSuspended(answer.id)
-            accepted = accept(halted, answer, self._clock)
-            if accepted is halted and halted.is_waiting:
+            if was_answered(messages, answer) and halted.is_waiting:
                 return standing_result(messages)
+            accepted = accept(halted, answer, tools or {}, self._clock, self._runner.vault)
             tools = tools_to_go_on_with(halted, tools) or {}
             turn = Turn.restore(accepted)
             # Before anything is executed: whoever finds this later, for this process has died

@@ -6,20 +6,34 @@ import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from toolnexus import codec
-from toolnexus.checkpoint import CallState
+from toolnexus.answering import is_expired, unsealed
+from toolnexus.checkpoint import CallState, Exchange
+from toolnexus.client.dialogue import Dialogue, Unwind
+from toolnexus.client.gates import Execution, pass_gates, take_approval
 from toolnexus.client.tracing import NO_SPAN, call_attributes, end_call, end_failed
+from toolnexus.client.turn import Asker
 from toolnexus.codec import JsonValue
-from toolnexus.errors import Cancelled, WireFormatError
+from toolnexus.errors import Cancelled, Declined, WireFormatError
 from toolnexus.messages import ToolCall
 from toolnexus.parts.media import without_base64
+from toolnexus.parts.part import Part, text_of_parts
 from toolnexus.schema import faults, misfit_text, parse_arguments
 from toolnexus.suspension import Answer
-from toolnexus.toolspec import Tool, ToolContext, ToolResult, failure_text, handles_decline
+from toolnexus.toolspec import (
+    Tool,
+    ToolContext,
+    ToolResult,
+    failure_text,
+    handles_decline,
+    log_failure,
+)
+from toolnexus.vault import masker
 
 if TYPE_CHECKING:
     from toolnexus.client.loop import Kit
@@ -31,21 +45,6 @@ conversations_in_use: Final[ContextVar[frozenset[object]]] = ContextVar(
     "toolnexus_conversations", default=frozenset()
 )
 """Conversations whose runs this thread's tool works for: it must not wait for them."""
-
-
-@attrs.frozen
-class Execution:
-    """What an execution gave.
-
-    Attributes:
-        result: Final, or the question that the call suspends on.
-        gate: Position of the hook that asked the question; None where the tool did.
-        passed: Names of the hooks that have let the call pass, and of the one that asked.
-    """
-
-    result: ToolResult
-    gate: int | None = None
-    passed: tuple[str, ...] = ()
 
 
 def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution:
@@ -61,8 +60,9 @@ def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution
     if tool is None:
         gone = "" if call.attempt == 0 else " (no longer available)"
         return Execution(ToolResult.error(f"Unknown tool: {call.name}{gone}"))
-    if _is_refused(call, tool):
-        return Execution(_declined(call))
+    call = _expired(call, kit)
+    if call.answer is not None and call.request is not None and _is_refused(call, tool):
+        return Execution(ToolResult.error(call.answer.declined_text(call.request)))
     if call.attempt == 0 and call.gate is None:
         refused = kit.host.reserve_call()
         if refused is not None:
@@ -70,6 +70,7 @@ def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution
     args = parse_arguments(call.arguments, tool.input_schema)
     if isinstance(args, str):
         return Execution(ToolResult.error(args))
+    call, args = take_approval(turn, index, call, args)
     if kit.conversation is None:
         return _misfit(tool, args) or _run(turn, index, call, tool, args, kit)
     held = conversations_in_use.get()
@@ -80,24 +81,23 @@ def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution
         conversations_in_use.reset(token)
 
 
+def _expired(call: CallState, kit: Kit) -> CallState:
+    """Return `call` with a no in place of a yes that is carried out too late."""
+    answer, request = call.answer, call.request
+    if answer is None or request is None or not answer.ok or not is_expired(request, kit.clock):
+        return call
+    kit.host.note_expired(request)
+    return attrs.evolve(call, answer=Answer(answer.id, ok=False, reason="expired"))
+
+
 def _is_refused(call: CallState, tool: Tool) -> bool:
-    """Whether a person said no; a tool may ask to hear its own no, never a hook's."""
+    """Whether a person said no; a tool may ask to hear its own no, never a gate's."""
     if call.answer is None or call.answer.ok:
         return False
-    return call.gate is not None or not handles_decline(tool)
-
-
-def _declined(call: CallState) -> ToolResult:
-    """Return what the model reads when a person said no; nothing was executed."""
-    answer, request = call.answer, call.request
-    assert answer is not None and request is not None  # noqa: S101, PT018 - an answered call
-    text = f"declined/expired: {request.prompt}"
-    said = [answer.reason] if answer.reason else []
-    if isinstance(answer.data, Mapping) and isinstance(answer.data.get("message"), str):
-        said.append(answer.data["message"])
-    if said:
-        text += f" ({': '.join(said)})"
-    return ToolResult(text, is_error=True)
+    if call.gate is not None:
+        return True
+    # What `ctx.ask` has asked it answers, there.
+    return call.place is None and not handles_decline(tool)
 
 
 def _misfit(tool: Tool, args: dict[str, JsonValue]) -> Execution | None:
@@ -116,7 +116,7 @@ def _run(
     as_asked = ToolCall(call.id, call.name, call.arguments)
     context = _context(turn, index, call, kit)
     began = kit.clock.monotonic()
-    passed, stopped = _pass_gates(as_asked, args, context, call, kit)
+    passed, stopped = pass_gates(as_asked, tool, args, context, call, kit)
     if passed is not args:
         args = passed
         turn.rewrite(index, codec.dumps(args))
@@ -137,7 +137,18 @@ def _run(
         return done
     for after in kit.hooks.after_tool:
         result = _after_tool(after, as_asked, args, result)
+    if stopped is None and turn.calls[index].proposed is not None:
+        result = _with_note(result, args)
     return Execution(result)
+
+
+def _with_note(result: ToolResult, args: Mapping[str, JsonValue]) -> ToolResult:
+    """Return `result` with a word on the arguments that a person has changed."""
+    note = f"[a person changed the arguments; it ran with {codec.dumps(args)}]"
+    if result.parts:
+        parts = (*result.parts, Part.text(note))
+        return attrs.evolve(result, parts=parts, output=f"{result.output}\n{note}")
+    return attrs.evolve(result, output=f"{result.output}\n\n{note}".strip())
 
 
 def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
@@ -145,7 +156,7 @@ def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
     if kit.cancel.deadline is not None:
         left = kit.cancel.deadline - kit.clock.monotonic()
         deadline = kit.clock.now() + timedelta(seconds=left)
-    answer = _answer_for_tool(call)
+    answer = _answer_for_tool(call, kit)
     return ToolContext(
         answer=answer,
         request=None if answer is None else call.request,
@@ -156,66 +167,49 @@ def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
         handle_id=kit.host.handle_id,
         deadline=deadline,
         delegate=kit.host.delegate_for(turn, index),
+        dialogue=_dialogue(turn, index, call, kit),
     )
 
 
-def _answer_for_tool(call: CallState) -> Answer | None:
-    """Return the answer to the tool's own question, as a copy: the record is not the tool's."""
-    if call.answer is None or call.gate is not None:
+def _answer_for_tool(call: CallState, kit: Kit) -> Answer | None:
+    """Return the answer to the tool's own question; None where it has to ask again."""
+    if call.answer is None or call.request is None or call.gate is not None:
         return None
-    return attrs.evolve(call.answer)
+    return unsealed(call.request, call.answer, kit.vault)
 
 
-def _pass_gates(
-    as_asked: ToolCall,
-    args: dict[str, JsonValue],
-    context: ToolContext,
-    call: CallState,
-    kit: Kit,
-) -> tuple[dict[str, JsonValue], Execution | None]:
-    """Run the before-hooks that have not let the call pass yet.
-
-    All of them before its first execution; once a question of one is answered, those that
-    have not let it pass, by name, for the list may be another one by now; none on a retry that
-    the tool asked for.
-
-    Returns:
-        The arguments to execute with, and what a hook put in the execution's place, if any did.
-    """
-    if call.attempt > 0 and call.gate is None:
-        return args, None
-    passed = list(call.passed)
-    if call.gate is not None and not passed:  # as the first form had it
-        passed = list(kit.hooks.gate_names[: call.gate + 1])
-    known = list(passed)
-    for position, before in enumerate(kit.hooks.before_tool):
-        name = kit.hooks.gate_names[position]
-        if name in known:
-            known.remove(name)
-            continue
-        passed.append(name)
-        try:
-            # A copy: what is executed is what a hook returned, not what it scribbled on.
-            verdict = before(as_asked, codec.copy(args), context)
-            if verdict is not None and not isinstance(verdict, ToolResult):
-                codec.check_json(verdict, "arguments from before_tool")
-                args = codec.copy(dict(verdict))
-        except Exception as error:
-            # A gate that fails stays shut.
-            logger.exception("before_tool hook failed; the call is not executed")
-            text = f"not executed: a before_tool hook failed ({type(error).__name__})"
-            return args, Execution(ToolResult.error(text))
-        if isinstance(verdict, ToolResult):
-            gate = position if verdict.request is not None else None
-            return args, Execution(verdict, gate, () if gate is None else tuple(passed))
-    return args, None
+def _dialogue(turn: Turn, index: int, call: CallState, kit: Kit) -> Dialogue:
+    past = call.past
+    if call.place is not None and call.answer is not None and call.request is not None:
+        past = (*past, Exchange(call.request, call.answer))
+    own = [one.request.id for one in past]
+    if call.request is not None:
+        own.append(call.request.id)
+    return Dialogue(
+        past,
+        kit.clock,
+        reveal=lambda one: unsealed(one.request, one.answer, kit.vault),
+        once=call.once,
+        keep=partial(turn.note_once, index),
+        mask=masker(filter(None, map(kit.vault.get, own))),
+    )
 
 
 def _execute(
     tool: Tool, call: ToolCall, args: dict[str, JsonValue], context: ToolContext, kit: Kit
 ) -> Execution:
+    result = _traced(tool, call, args, context, kit)
+    dialogue = context.dialogue
+    if result.request is None or dialogue is None:
+        return Execution(result)
+    return Execution(result, Asker(place=dialogue.place, past=dialogue.past))
+
+
+def _traced(
+    tool: Tool, call: ToolCall, args: dict[str, JsonValue], context: ToolContext, kit: Kit
+) -> ToolResult:
     if kit.span is NO_SPAN:
-        return Execution(_call_tool(tool, args, context))
+        return _call_tool(tool, args, context)
     span = kit.span.child("execute_tool", tool.name, call_attributes(call))
     try:
         with span.current():
@@ -224,16 +218,34 @@ def _execute(
         end_failed(span, error)
         raise
     end_call(span, result)
-    return Execution(result)
+    return result
 
 
 def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+    """Return what the tool gave, without the secrets that it was told."""
+    dialogue = context.dialogue
+    try:
+        result = _result_of_tool(tool, args, context)
+    except Unwind as unwound:
+        if unwound.dialogue is not dialogue:
+            raise
+        result = ToolResult("")  # the verdict stands in its place
+    if dialogue is None:
+        return result
+    if dialogue.verdict is not None:
+        return dialogue.verdict
+    return result if dialogue.mask is None else _masked(result, dialogue.mask)
+
+
+def _result_of_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> ToolResult:
     try:
         result = tool.execute(args, context)
+    except Declined as declined:
+        return ToolResult.error(str(declined))
     except Exception as error:
         if isinstance(error, Cancelled) and context.cancel.is_cancelled:
             raise
-        logger.exception("tool %s failed", tool.name)
+        log_failure(logger, tool.name, error, context)
         return ToolResult.error(failure_text(error))
     if isinstance(result, str):
         return ToolResult.ok(result)
@@ -243,6 +255,27 @@ def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> 
             "it may have taken effect"
         )
     return _storable(tool, result)
+
+
+def _masked(result: ToolResult, mask: Callable[[Any], Any]) -> ToolResult:
+    """Return `result` without what a person entered for the tool alone."""
+    request = result.request
+    if request is not None:
+        return ToolResult.pending(
+            attrs.evolve(
+                request,
+                prompt=mask(request.prompt),
+                url=mask(request.url),
+                data=mask(request.data),
+            )
+        )
+    parts = tuple(
+        Part.text(mask(text_of_parts((part,)))) if part.kind == "text" else part
+        for part in result.parts
+    )
+    return attrs.evolve(
+        result, parts=parts, output=mask(result.output), metadata=mask(result.metadata)
+    )
 
 
 def _storable(tool: Tool, result: ToolResult) -> ToolResult:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 
+from toolnexus.approvals import ApprovalPolicy
 from toolnexus.cancel import CancelToken
 from toolnexus.client.asking import Model, RequestRefused, Terms
 from toolnexus.client.calls import results_known, run_calls
@@ -15,9 +16,11 @@ from toolnexus.client.limits import OutputLimits
 from toolnexus.client.metrics import Meter
 from toolnexus.client.tracing import NO_SPAN, Span
 from toolnexus.clock import Clock
+from toolnexus.codec import JsonValue
 from toolnexus.events import Event, TextDelta, ToolCallStarted
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import Tool, ToolResult
+from toolnexus.vault import Vault
 from toolnexus.wire.base import ModelReply, ModelRequest
 from toolnexus.workers import WorkerPool
 
@@ -82,6 +85,12 @@ class Host(Protocol):
     def surface(self, request: Request) -> Request:
         """Return a tool's request as the outside will know it, its id unique."""
 
+    def is_granted(self, tool: str, args: Mapping[str, JsonValue]) -> bool:
+        """Say whether a person has let such calls be executed once and for all."""
+
+    def note_expired(self, request: Request) -> None:
+        """Note that an answer was there in time, and its execution was not."""
+
     def ask_inline(self, request: Request) -> WaitFor | None:
         """Return who decides `request` now, having noted that; None where nobody does.
 
@@ -118,6 +127,9 @@ class Kit:
         cancel: Ends the run, also in mid-request.
         max_turns: LLM calls in one turn.
         host: Who runs the loop.
+        vault: Where secret fields of answers are.
+        approval_policy: Decides on each call before it is executed; None leaves it to the tool.
+        agent: The agent's name; None outside a runtime.
         span: The run's span; those of its model calls and tools are below it.
         conversation: Key of the conversation that the run holds; None for none.
     """
@@ -135,6 +147,9 @@ class Kit:
     cancel: CancelToken
     max_turns: int
     host: Host
+    vault: Vault
+    approval_policy: ApprovalPolicy | None = None
+    agent: str | None = None
     span: Span = NO_SPAN
     conversation: object = None
 

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from toolnexus import checks
+from toolnexus.approvals import ApprovalPolicy
 from toolnexus.budget import DEFAULT_MAX_TURNS, RETRYABLE_STATUSES, RetryPolicy, Tier
 from toolnexus.client.hooks import kept_hooks
 from toolnexus.clock import Clock, RealClock
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         hooks: Any
         on_metric: OnMetric | None
         wait_for: WaitFor | None
+        approval_policy: ApprovalPolicy | None
         skills_prompt: str
         generate: Generate | None
         conversation_store: ConversationStore | None
@@ -196,6 +198,9 @@ class ClientOptions:
         hooks: An object with the methods of `Hooks`, or a list of them.
         on_metric: Called with each `MetricEvent`; what it raises is logged.
         wait_for: Answers requests inline; without it a run that asks parks.
+        approval_policy: Says of each call before it is executed whether to `allow` it, `ask` a
+            person, or `deny` it; None leaves it to the tool. Where it says anything else, or
+            raises, a person is asked.
         skills_prompt: Goes behind the system prompt, after a blank line.
         generate: The model itself, a function of this process; see `LlmClient.in_process`.
         conversation_store: Where `ask` keeps conversations; None for this process's memory.
@@ -238,6 +243,9 @@ class ClientOptions:
     hooks: Any = attrs.field(default=None, converter=kept_hooks)
     on_metric: OnMetric | None = attrs.field(default=None, validator=checks.can_be_called)
     wait_for: WaitFor | None = attrs.field(default=None, validator=checks.can_be_called)
+    approval_policy: ApprovalPolicy | None = attrs.field(
+        default=None, validator=checks.can_be_called
+    )
     skills_prompt: str = attrs.field(default="", validator=checks.text)
     generate: Generate | None = attrs.field(default=None, validator=checks.can_be_called)
     conversation_store: ConversationStore | None = attrs.field(

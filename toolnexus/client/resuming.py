@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import attrs
 
+from toolnexus.answering import require_fit, sealed, without
 from toolnexus.checkpoint import (
     CallState,
     Checkpoint,
@@ -16,6 +17,7 @@ from toolnexus.checkpoint import (
     results_by_call,
     tool_message,
 )
+from toolnexus.client.turn import superseded_call
 from toolnexus.clock import Clock
 from toolnexus.errors import (
     AlreadyAnswered,
@@ -23,9 +25,11 @@ from toolnexus.errors import (
     NothingSuspended,
     UnknownRequest,
 )
+from toolnexus.forms import secret_fields
 from toolnexus.messages import ANSWERED, Message
-from toolnexus.suspension import RELAYED, Answer, Request, check_answer, require_fit
-from toolnexus.toolspec import Tool, ToolResult
+from toolnexus.suspension import RELAYED, Answer, Request, check_answer
+from toolnexus.toolspec import Tool
+from toolnexus.vault import Vault
 from toolnexus.wire.calls import called, sound_call
 
 T = TypeVar("T")
@@ -33,14 +37,25 @@ T = TypeVar("T")
 DROPPED: Final = {"superseded": True}
 """What is kept of a request that nobody may answer any more."""
 
-SUPERSEDED: Final = "not executed: the user sent a new message"
 
-
-def accept(checkpoint: Checkpoint, answer: Answer, clock: Clock) -> Checkpoint:
+def accept(
+    checkpoint: Checkpoint,
+    answer: Answer,
+    tools: Mapping[str, Tool],
+    clock: Clock,
+    vault: Vault,
+) -> Checkpoint:
     """Return `checkpoint` with `answer` given to the calls that wait for it.
 
     An answer that was accepted before changes nothing, so that a second delivery executes
     nothing.
+
+    Args:
+        checkpoint: A parked run's.
+        answer: To one of its open requests.
+        tools: The run's, by name.
+        clock: Says whether it comes too late.
+        vault: Where its secret fields go.
 
     Raises:
         ConfigError: It is no `Answer`.
@@ -48,6 +63,7 @@ def accept(checkpoint: Checkpoint, answer: Answer, clock: Clock) -> Checkpoint:
         UnknownRequest: No open request has the answer's id.
         AlreadyAnswered: The request was answered, differently.
         RequestExpired: It came too late and is no decline.
+        InvalidAnswer: It does not fit.
     """
     check_answer(answer)
     if was_answered(checkpoint.messages, answer):
@@ -62,12 +78,14 @@ def accept(checkpoint: Checkpoint, answer: Answer, clock: Clock) -> Checkpoint:
         raise UnknownRequest(answer.id, waiting) if waiting else NothingSuspended(answer.id)
     calls = list(checkpoint.calls)
     for index in indexes:
-        request = calls[index].request
-        assert request is not None  # noqa: S101 - checked above
-        require_fit(request, answer, clock)
+        require_fit(calls[index], answer, clock, tools.get(calls[index].name))
+    request = calls[indexes[0]].request
+    assert request is not None  # noqa: S101 - checked above
+    answer = sealed(request, answer, vault)
+    for index in indexes:
         calls[index] = attrs.evolve(calls[index], answer=answer)
     return attrs.evolve(
-        checkpoint, calls=tuple(calls), messages=_noted(checkpoint.messages, answer)
+        checkpoint, calls=tuple(calls), messages=_noted(checkpoint.messages, request, answer)
     )
 
 
@@ -134,19 +152,22 @@ def was_answered(messages: Sequence[Message], answer: Answer) -> bool:
         recorded = message.get(ANSWERED)
         said = recorded.get(answer.id) if isinstance(recorded, Mapping) else None
         if isinstance(said, Mapping) and said != DROPPED:
-            if said == _note_of(answer):
+            secret = said.get("secret")
+            if said == _note_of(answer, secret if isinstance(secret, list) else ()):
                 return True
             raise AlreadyAnswered(Answer(answer.id, ok=said.get("ok") is True))
     return False
 
 
-def _note_of(answer: Answer) -> dict[str, Any]:
+def _note_of(answer: Answer, secret: Collection[str]) -> dict[str, Any]:
     """Return what is kept of an answer: enough to know it again, and no data of it.
 
-    What a person said may be a secret that was meant for the tool alone.
+    What a person said may be meant for the tool alone. Of a secret there is not even a digest:
+    short ones can be guessed from that.
     """
-    data = json.dumps(answer.data, sort_keys=True, separators=(",", ":"))
-    return {"ok": answer.ok, "digest": hashlib.sha256(data.encode()).hexdigest()}
+    data = json.dumps(without(answer.data, secret), sort_keys=True, separators=(",", ":"))
+    note = {"ok": answer.ok, "digest": hashlib.sha256(data.encode()).hexdigest()}
+    return {**note, "secret": sorted(secret)} if secret else note
 
 
 def superseded(checkpoint: Checkpoint) -> list[Message]:
@@ -159,13 +180,7 @@ def superseded(checkpoint: Checkpoint) -> list[Message]:
     if checkpoint.requests:
         dropped = {request.id: dict(DROPPED) for request in checkpoint.requests}
         messages[-1] = {**messages[-1], ANSWERED: {**dropped, **messages[-1].get(ANSWERED, {})}}
-    return [*messages, *map(tool_message, map(_settled, checkpoint.calls))]
-
-
-def _settled(call: CallState) -> CallState:
-    if call.result is not None:
-        return call
-    return attrs.evolve(call, status="done", result=ToolResult.error(SUPERSEDED))
+    return [*messages, *map(tool_message, map(superseded_call, checkpoint.calls))]
 
 
 def rebuilt(history: Sequence[Message], pending: Request) -> Checkpoint:
@@ -236,7 +251,10 @@ def _rebuilt_call(
     return attrs.evolve(state, status="done", request=None, result=result_told(result))
 
 
-def _noted(messages: Sequence[Message], answer: Answer) -> tuple[Message, ...]:
+def _noted(
+    messages: Sequence[Message], request: Request, answer: Answer
+) -> tuple[Message, ...]:
     *before, halted = messages
-    recorded = {**halted.get(ANSWERED, {}), answer.id: _note_of(answer)}
+    note = _note_of(answer, secret_fields(request))
+    recorded = {**halted.get(ANSWERED, {}), answer.id: note}
     return (*before, {**halted, ANSWERED: recorded})

@@ -33,6 +33,7 @@ from toolnexus.results import RunResult
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import Tool, ToolResult
 from toolnexus.transport import Transport
+from toolnexus.vault import Vault
 from toolnexus.wire.base import ModelReply
 from toolnexus.wire.content import text_of
 from toolnexus.wire.parts import prompt_content
@@ -62,6 +63,7 @@ class Runner(ProcessBound):
     def __init__(self, options: ClientOptions) -> None:
         self.counters = Counters()
         self.limits = OutputLimits(options)
+        self.vault = Vault()
         self._options = options
         self._hooks = HookChain(options.hooks)
         self._tracing = guarded(options.tracing)
@@ -88,6 +90,7 @@ class Runner(ProcessBound):
     def after_fork(self) -> None:
         """Begin without the parent process's threads and connections."""
         self.counters.after_fork()
+        self.vault.after_fork()
         self._pool.after_fork()
         self._transport.after_fork()
         self._deadlines.after_fork()
@@ -194,6 +197,8 @@ class Runner(ProcessBound):
             cancel=CancelToken(),
             max_turns=options.max_turns,
             host=_BareHost(options.wait_for, streams=streams),
+            vault=self.vault,
+            approval_policy=options.approval_policy,
             span=self._tracing.start("", run_attributes(options.model)),
             conversation=conversation,
         )
@@ -343,6 +348,12 @@ class _BareHost:
 
     def surface(self, request: Request) -> Request:
         return request
+
+    def is_granted(self, tool: str, args: Mapping[str, JsonValue]) -> bool:  # noqa: ARG002
+        return False
+
+    def note_expired(self, request: Request) -> None:
+        pass
 
     def ask_inline(self, request: Request) -> WaitFor | None:  # noqa: ARG002
         return self._wait_for

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import attrs
 
-from toolnexus.checkpoint import CallState, Checkpoint, tool_message
+from toolnexus.checkpoint import CallState, Checkpoint, Exchange, tool_message
+from toolnexus.codec import JsonValue
 from toolnexus.messages import ANSWERED as RECORDED
 from toolnexus.messages import Message, Usage
 from toolnexus.suspension import Answer, Request, new_request_id
@@ -25,6 +26,26 @@ UNKNOWN_OUTCOME: Final = (
 ANSWERED: Final = "not executed: {reason} after the question was answered: {prompt}"
 UNANSWERED: Final = "not executed: {reason} before the question was answered: {prompt}"
 CHILD_UNANSWERED: Final = "{reason} before the agent's question was answered: {prompt}"
+
+
+@attrs.frozen
+class Asker:
+    """Who asks a call's question: its tool, a `ctx.ask` of it, or a gate before it.
+
+    Attributes:
+        gate: See `CallState.gate`.
+        passed: See `CallState.passed`.
+        place: See `CallState.place`.
+        past: See `CallState.past`.
+    """
+
+    gate: int | None = None
+    passed: tuple[str, ...] = ()
+    place: int | None = None
+    past: tuple[Exchange, ...] = ()
+
+
+THE_TOOL: Final = Asker()
 
 
 class Turn:
@@ -111,6 +132,11 @@ class Turn:
                 child=call.child,
                 gate=call.gate,
                 passed=call.passed,
+                place=call.place,
+                past=call.past,
+                once=call.once,
+                approved=call.approved,
+                proposed=call.proposed,
             )
             return call
 
@@ -123,18 +149,35 @@ class Turn:
         with self.lock:
             self.calls[index] = attrs.evolve(self.calls[index], arguments=arguments)
 
-    def open(
-        self,
-        index: int,
-        request: Request,
-        asked_at: str,
-        gate: int | None = None,
-        passed: tuple[str, ...] = (),
-    ) -> None:
+    def approve(self, index: int, digest: str, edited: str | None) -> None:
+        """Note what a person let a call be executed with, and the arguments if they changed."""
+        with self.lock:
+            call = self.calls[index]
+            proposed = call.proposed if edited is None else call.proposed or call.arguments
+            self.calls[index] = attrs.evolve(
+                call,
+                approved=digest,
+                arguments=call.arguments if edited is None else edited,
+                proposed=proposed,
+            )
+
+    def note_once(self, index: int, key: str, value: JsonValue) -> None:
+        """Keep what `ctx.once` gave."""
+        with self.lock:
+            call = self.calls[index]
+            self.calls[index] = attrs.evolve(call, once={**call.once, key: value})
+
+    def open(self, index: int, request: Request, asked_at: str, by: Asker = THE_TOOL) -> None:
         """Park a call on a question.
 
         A tool that gives every question the same id gets another id for the next one, also
         where that comes in a later message: an answer fits one question only.
+
+        Args:
+            index: The call's position.
+            request: The question.
+            asked_at: When, as RFC 3339.
+            by: Who asks it.
         """
         with self.lock:
             call = self.calls[index]
@@ -148,12 +191,14 @@ class Turn:
                 call,
                 status="open",
                 # Where a hook asked, the tool has not been executed.
-                attempt=call.attempt if gate is None else call.attempt - 1,
+                attempt=call.attempt if by.gate is None else call.attempt - 1,
                 request=request,
                 asked_at=asked_at,
                 answer=None,
-                gate=gate,
-                passed=passed,
+                gate=by.gate,
+                passed=by.passed,
+                place=by.place,
+                past=by.past,
             )
 
     def attach(self, index: int, child: str) -> None:
@@ -203,6 +248,7 @@ class Turn:
                 result=result,
                 child=call.child,
                 gate=call.gate,
+                proposed=call.proposed,
             )
 
     def close_calls(self) -> None:
@@ -229,6 +275,23 @@ class Turn:
                 *self.messages,
                 *(tool_message(settle_call(call, reason)) for call in self.calls),
             ]
+
+
+SUPERSEDED: Final = "not executed: the user sent a new message"
+
+
+def superseded_call(call: CallState) -> CallState:
+    """Return `call` with a result; an open one was never decided, for the user went on."""
+    if call.result is not None:
+        return call
+    result = ToolResult.error(SUPERSEDED)
+    return attrs.evolve(call, status="done", request=None, answer=None, result=result)
+
+
+def superseded_transcript(turn: Turn) -> list[Message]:
+    """Return the messages of a parked turn with every open call settled as not executed."""
+    settled = map(superseded_call, turn.calls)
+    return [*turn.messages, *map(tool_message, settled)]
 
 
 def settle_call(call: CallState, reason: str) -> CallState:

@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import contextvars
+import logging
+from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
+import attrs
+
+from toolnexus.answering import require_fit, sealed
 from toolnexus.budget import Budget
-from toolnexus.errors import ConfigError
+from toolnexus.errors import ConfigError, NotAuthorized
 from toolnexus.results import TaskResult
 from toolnexus.runtime import ledger
-from toolnexus.runtime.book import Accepted, OpenRequest
+from toolnexus.runtime.audit import How
+from toolnexus.runtime.book import Accepted, OpenRequest, Place
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
-from toolnexus.runtime.handle import Handle
+from toolnexus.runtime.handle import Handle, PendingRequest
 from toolnexus.runtime.run import End, HelpingFuture, Run, current_run
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.spawning import BUSY_STALE, Spawning
 from toolnexus.runtime.state import Cause
+from toolnexus.runtime.task import tool_of
+from toolnexus.runtime.views import view_locked
 from toolnexus.runtime.waiting import Waiting, finish_or_start
-from toolnexus.suspension import Answer, check_answer, require_fit
+from toolnexus.suspension import Answer, check_answer
 from toolnexus.workers import Job
+
+if TYPE_CHECKING:
+    from toolnexus.runtime.options import Authorize
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Begun:
+    """A handle that an answer went to, and the run that this has started, if any."""
+
+    handle_id: str
+    run: Run | None
 
 
 class Answers:
@@ -33,48 +55,46 @@ class Answers:
         self._spawning = spawning
         self._waiting = waiting
 
-    def resume(self, answer: Answer) -> None:
-        """Accept `answer` and block until no ancestor can go on. See `AgentRuntime.resume`."""
-        handle_id, run = self.accept(answer)
-        self.see_through(handle_id, run)
+    def resume(self, answers: Sequence[Answer], principal: object = None) -> None:
+        """Accept answers and block until no ancestor can go on. See `AgentRuntime.resume`."""
+        self.see_through(self.accept(answers, principal))
 
-    def future_resume(self, answer: Answer) -> HelpingFuture[None]:
-        """Accept `answer` and see it through elsewhere. See `AgentRuntime.future_resume`."""
-        handle_id, run = self.accept(answer)
+    def future_resume(
+        self, answers: Sequence[Answer], principal: object = None
+    ) -> HelpingFuture[None]:
+        """Accept answers and see them through elsewhere. See `AgentRuntime.future_resume`."""
+        begun = self.accept(answers, principal)
         future = HelpingFuture[None]()
         future.set_running_or_notify_cancel()
 
-        def see_through() -> None:
+        def go_on() -> None:
             try:
-                self.see_through(handle_id, run)
+                self.see_through(begun)
             except BaseException as error:
                 future.set_exception(error)
                 raise
             future.set_result(None)
 
         context = contextvars.copy_context()
-        job = Job(lambda: context.run(see_through))
+        job = Job(lambda: context.run(go_on))
         future.help = lambda timeout: finish_or_start(job, timeout)
         if not self._core.pool.submit(job):
             job.run_if_unclaimed()
         return future
 
-    def accept(self, answer: Answer) -> tuple[str, Run | None]:
-        """Record `answer` and start what it sets going.
-
-        Returns:
-            The id of the handle that asked, and the run that this call started, if any.
-
-        Raises:
-            ResumeError: The answer fits nothing; nothing has changed.
-        """
-        check_answer(answer)
+    def expire_due(self) -> tuple[str, ...]:
+        """Settle what has expired and see it through. See `AgentRuntime.expire_due`."""
         core = self._core
+        begun: list[Begun] = []
+        expired: list[str] = []
+        now = core.clock.now()
         with core.deciding() as effects:
-            found = core.book.find(answer)
-            if isinstance(found, Accepted):
-                return found.handle_id, self._again_locked(found, effects)
-            return found.handle.id, self._accept_locked(found, answer, effects)
+            for request in core.book.overdue(now):
+                late = Answer(request.id, ok=False, reason="expired")
+                begun += self._take_locked(core.book.find(late), late, effects, "expiry")
+                expired.append(request.id)
+        self.see_through(begun)
+        return tuple(expired)
 
     def retry(self, handle: Handle, budget: Budget | None) -> TaskResult:
         """Go on with the turn that failed, here or below. See `AgentRuntime.retry`."""
@@ -92,38 +112,99 @@ class Answers:
             run = self._spawning.retry_locked(handle, effects, is_awaited=True)
             if run is None:
                 return last
-        self.see_through(handle.id, run)
+        self.see_through([Begun(handle.id, run)])
         result = handle.last_result
         assert result is not None  # noqa: S101 - the run has ended
         return result
 
-    def _accept_locked(
-        self, found: OpenRequest, answer: Answer, effects: Effects
-    ) -> Run | None:
-        core, handle = self._core, found.handle
-        call = core.calls_locked(handle)[found.index]
-        assert call.request is not None  # noqa: S101 - an open call has one
-        require_fit(call.request, answer, core.clock)
-        turns = _turns_of_locked(handle)
+    # -- accepting ----------------------------------------------------------------------------
+
+    def accept(self, answers: Sequence[Answer], principal: object = None) -> list[Begun]:
+        """Record answers, all of them or none, and start what they set going.
+
+        Raises:
+            ResumeError: One fits nothing, or may not be given by `principal`; nothing has
+                changed.
+        """
+        for answer in answers:
+            check_answer(answer)
+        _refuse_contradictions(answers)
+        for answer in answers:
+            self._check(answer, principal)
+        by = None if principal is None else str(principal)
+        with self._core.deciding() as effects:
+            # Once more, for all at once: what was open a moment ago may be answered by now.
+            found = [(self._core.book.find(answer), answer) for answer in answers]
+            begun: list[Begun] = []
+            for one, answer in found:
+                begun += self._take_locked(one, answer, effects, "resume", by)
+            return begun
+
+    def _check(self, answer: Answer, principal: object) -> None:
+        """Refuse what does not fit, without the lock: a gate and a tool are foreign code.
+
+        Raises:
+            ResumeError: It does not.
+        """
+        core = self._core
+        with core.lock:
+            found = core.book.find(answer)
+            if isinstance(found, Accepted):
+                return
+            place = found.places[0]
+            call = core.calls_locked(place.handle)[place.index]
+            pending = view_locked(core, found)
+        _authorize(core.options.authorize, principal, pending)
+        require_fit(call, answer, core.clock, tool_of(place.handle.definition, call.name))
+
+    def _take_locked(
+        self,
+        found: OpenRequest | Accepted,
+        answer: Answer,
+        effects: Effects,
+        how: How,
+        principal: str | None = None,
+    ) -> list[Begun]:
+        if isinstance(found, Accepted):
+            return self._again_locked(found, effects)
+        core, request = self._core, found.request
+        if request.id not in core.book:
+            return []  # twice in one list
+        kept = sealed(request, answer, core.vault)
+        turns = frozenset[str]().union(*(_turns_of_locked(one.handle) for one in found.places))
+        first = found.places[0]
+        call = core.calls_locked(first.handle)[first.index]
+        begun = [self._resume_locked(one, kept, effects) for one in tuple(found.places)]
+        core.book.accept(found, answer, kept, turns)
+        core.settle_request_locked(request, kept, how, effects, call, principal)
+        return begun
+
+    def _resume_locked(self, place: Place, answer: Answer, effects: Effects) -> Begun:
+        """Give an accepted answer to a call, and let its turn go on."""
+        core, handle = self._core, place.handle
         ok = str(answer.ok).lower()
         core.note_locked(handle, f"resume with Answer(ok={ok}) at checkpoint", effects)
         running = handle._run
         if running is not None and running.turn is not None:
             # A replay for an earlier answer is under way; it looks again before it parks.
-            running.turn.answer(found.index, answer)
-            core.book.accept(answer, turns)
-            return None
+            running.turn.answer(place.index, answer)
+            return Begun(handle.id, None)
         halted = handle._parked
         assert halted is not None  # noqa: S101 - its request is open
         run = self._settling.replay_locked(handle, halted, effects, is_awaited=True)
         assert run.turn is not None  # noqa: S101 - a replay has its turn
-        run.turn.answer(found.index, answer)
-        core.book.accept(answer, turns)
-        return run
+        run.turn.answer(place.index, answer)
+        return Begun(handle.id, run)
 
-    def _again_locked(self, accepted: Accepted, effects: Effects) -> Run | None:
+    def _again_locked(self, accepted: Accepted, effects: Effects) -> list[Begun]:
         """A known answer executes nothing, but a turn that failed on its way goes on."""
-        for one in self._line_locked(accepted.handle_id):
+        return [
+            Begun(handle_id, self._retry_locked(handle_id, accepted, effects))
+            for handle_id in accepted.handle_ids
+        ]
+
+    def _retry_locked(self, handle_id: str, accepted: Accepted, effects: Effects) -> Run | None:
+        for one in self._line_locked(handle_id):
             failed = one._failed
             if failed is None or not failed.stalls or failed.checkpoint is None:
                 continue
@@ -131,16 +212,25 @@ class Answers:
                 return self._spawning.retry_locked(one, effects, is_awaited=True)
         return None
 
-    def see_through(self, handle_id: str, run: Run | None) -> None:
+    # -- seeing the cascade through -----------------------------------------------------------
+
+    def see_through(self, begun: Sequence[Begun]) -> None:
         """Execute what nobody has begun, and wait until no ancestor is at it any more.
 
         In a tool, as far as that does not wait for the tool itself.
         """
-        if run is not None:
+        runs = [one.run for one in begun if one.run is not None]
+        for other in runs[1:]:
+            self._waiting.give_to_workers(other)
+        for run in runs[:1]:
             if run.is_started and not _is_above_this_thread(run.handle) and run.claim():
                 run.execute()
             else:
                 self._waiting.give_to_workers(run)
+        for one in begun:
+            self._wait_for_line(one.handle_id)
+
+    def _wait_for_line(self, handle_id: str) -> None:
         if _is_below_this_thread(handle_id):
             return
         while (busy := self._replaying(handle_id)) is not None:
@@ -162,6 +252,33 @@ class Answers:
         parts = handle_id.split("/")
         ids = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
         return [self._core.handles[one] for one in ids if one in self._core.handles]
+
+
+def _refuse_contradictions(answers: Sequence[Answer]) -> None:
+    said: dict[str, Answer] = {}
+    for answer in answers:
+        if said.setdefault(answer.id, answer) != answer:
+            raise ConfigError(f"two different answers to request {answer.id!r} in one resume")
+
+
+def _authorize(authorize: Authorize | None, principal: object, pending: PendingRequest) -> None:
+    """Let the host decide who may answer what; a gate that fails stays shut.
+
+    Raises:
+        NotAuthorized: It did not say exactly True.
+    """
+    if authorize is None:
+        return
+    request_id = pending.request.id
+    if principal is None:
+        raise NotAuthorized(request_id, "authorize is set; say who answers: principal=...")
+    try:
+        verdict: object = authorize(principal, pending)
+    except Exception as error:
+        logger.exception("authorize failed; the answer is not accepted")
+        raise NotAuthorized(request_id, f"authorize failed: {type(error).__name__}") from None
+    if verdict is not True:
+        raise NotAuthorized(request_id, "authorize did not say True of who answers")
 
 
 def _turns_of_locked(handle: Handle) -> frozenset[str]:

@@ -5,16 +5,21 @@ Every method is called with the runtime's lock held.
 
 from __future__ import annotations
 
+import hmac
+import json
+import secrets
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from toolnexus.checkpoint import CallState, Checkpoint
-from toolnexus.errors import AlreadyAnswered, NothingSuspended, UnknownRequest
+from toolnexus.errors import AlreadyAnswered, NothingSuspended, RequestExpired, UnknownRequest
+from toolnexus.forms import secret_fields
 from toolnexus.keywords import same_json
-from toolnexus.suspension import Answer, new_request_id
+from toolnexus.suspension import Answer, Request, format_time, new_request_id
 
 if TYPE_CHECKING:
     from toolnexus.runtime.handle import Handle
@@ -24,11 +29,19 @@ _ANSWERED_KEPT: Final = 4_096
 
 
 @attrs.frozen
-class OpenRequest:
-    """Where the answer to an open request goes."""
+class Place:
+    """A call that waits: its handle, and its position in that handle's message."""
 
     handle: Handle
     index: int
+
+
+@attrs.frozen
+class OpenRequest:
+    """An open request, and the calls that its answer goes to: several for a shared login."""
+
+    request: Request
+    places: list[Place]
 
 
 @attrs.frozen
@@ -36,24 +49,33 @@ class Accepted:
     """An answer that was accepted.
 
     Attributes:
-        answer: What was said.
-        handle_id: The handle it went to; by id, so that a closed one is not kept alive.
-        runs: Ids of the turns that it let go on: the asker's and its suspended ancestors'.
+        answer: What was said, without secret fields.
+        secret: Names of those.
+        digest: Of all that was said, under a key of this process: enough to know it again.
+        handle_ids: The handles it went to; by id, so that a closed one is not kept alive.
+        runs: Ids of the turns that it let go on: the askers' and their suspended ancestors'.
+        expires_at: The request's.
     """
 
     answer: Answer
-    handle_id: str
+    secret: frozenset[str]
+    digest: bytes
+    handle_ids: tuple[str, ...]
     runs: frozenset[str]
+    expires_at: datetime | None = None
 
 
 class RequestBook:
     """The open requests, in the order in which they parked, and the last accepted answers."""
 
-    __slots__ = ("_answered", "_open")
+    __slots__ = ("_answered", "_key", "_open", "_resources")
 
     def __init__(self) -> None:
         self._open: dict[str, OpenRequest] = {}
         self._answered: OrderedDict[str, Accepted] = OrderedDict()
+        # Ids of the open logins, by what they are for.
+        self._resources: dict[str, str] = {}
+        self._key = secrets.token_bytes(32)
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._open
@@ -61,44 +83,82 @@ class RequestBook:
     def __iter__(self) -> Iterator[OpenRequest]:
         return iter(self._open.values())
 
-    def park(self, handle: Handle, parked: Checkpoint) -> Checkpoint:
-        """Open the requests of a turn that parks, and return it with their ids unique.
+    def park(self, handle: Handle, parked: Checkpoint) -> tuple[Checkpoint, list[OpenRequest]]:
+        """Open the requests of a turn that parks.
 
         A tool may give every request the same id; an answer to one must never fit another, so
-        an id that is or was in use is replaced.
+        an id that is or was in use is replaced. Only a login is shared with other handles.
+
+        Returns:
+            The turn with their ids, and what is newly open.
         """
-        calls = list(parked.calls)
+        calls, opened = list(parked.calls), []
         for index, call in enumerate(calls):
             if call.status != "open" or call.child is not None or call.request is None:
                 continue
-            known = self._open.get(call.request.id)
-            if known is not None and known.handle is handle:
+            if call.answer is not None:
+                continue  # accepted, and about to be executed
+            place, request = Place(handle, index), call.request
+            known = self._open.get(request.id)
+            if known is not None and any(one.handle is handle for one in known.places):
                 continue  # open already, or shared with an earlier call of this message
-            if known is not None or call.request.id in self._answered:
-                request = attrs.evolve(call.request, id=new_request_id())
-                calls[index] = call = attrs.evolve(call, request=request)
-            assert call.request is not None  # noqa: S101 - checked above
-            self._open[call.request.id] = OpenRequest(handle, index)
-        return attrs.evolve(parked, calls=tuple(calls))
+            shared = self._open.get(self._resources.get(request.resource or "", ""))
+            if shared is not None:
+                shared.places.append(place)
+                calls[index] = attrs.evolve(call, request=shared.request)
+                continue
+            if known is not None or request.id in self._answered:
+                request = attrs.evolve(request, id=new_request_id())
+                calls[index] = attrs.evolve(call, request=request)
+            entry = self._open[request.id] = OpenRequest(request, [place])
+            opened.append(entry)
+            if request.resource is not None:
+                self._resources[request.resource] = request.id
+        return attrs.evolve(parked, calls=tuple(calls)), opened
 
-    def withdraw(self, calls: tuple[CallState, ...]) -> None:
-        """Close the requests of `calls`: no answer fits them any more."""
+    def withdraw(self, handle: Handle, calls: Iterable[CallState]) -> list[Request]:
+        """Let the calls of `handle` wait no more; return what nobody waits for now."""
+        closed = []
         for call in calls:
-            if call.status == "open" and call.child is None and call.request is not None:
-                self._open.pop(call.request.id, None)
+            if call.status != "open" or call.child is not None or call.request is None:
+                continue
+            found = self._open.get(call.request.id)
+            if found is None:
+                continue
+            found.places[:] = [one for one in found.places if one.handle is not handle]
+            if not found.places:
+                self._close(found)
+                closed.append(found.request)
+        return closed
+
+    def overdue(self, now: datetime) -> list[Request]:
+        """Return the open requests whose time has passed."""
+        return [
+            one.request
+            for one in self
+            if one.request.expires_at is not None and one.request.expires_at <= now
+        ]
+
+    def next_expiry(self) -> datetime | None:
+        """Return when the first open request expires; None where none does."""
+        times = (one.request.expires_at for one in self)
+        return min((one for one in times if one is not None), default=None)
 
     def find(self, answer: Answer) -> OpenRequest | Accepted:
         """Return the open request that `answer` fits, or the equal answer accepted before.
 
         Raises:
             AlreadyAnswered: The request was answered, differently.
+            RequestExpired: It was settled because its time had passed.
             UnknownRequest: No request has that id.
             NothingSuspended: No request is open at all.
         """
         accepted = self._answered.get(answer.id)
         if accepted is not None:
-            if _says_the_same(accepted.answer, answer):
+            if self._says_the_same(accepted, answer):
                 return accepted
+            if accepted.answer.outcome == "expired" and accepted.expires_at is not None:
+                raise RequestExpired(answer.id, format_time(accepted.expires_at))
             raise AlreadyAnswered(accepted.answer)
         found = self._open.get(answer.id)
         if found is not None:
@@ -107,14 +167,45 @@ class RequestBook:
             raise UnknownRequest(answer.id, len(self._open))
         raise NothingSuspended(answer.id)
 
-    def accept(self, answer: Answer, runs: frozenset[str]) -> None:
-        """Move a request from open to answered; from now on no other answer is taken."""
-        found = self._open.pop(answer.id)
-        self._answered[answer.id] = Accepted(answer, found.handle.id, runs)
+    def accept(
+        self, found: OpenRequest, said: Answer, kept: Answer, runs: frozenset[str]
+    ) -> None:
+        """Move a request from open to answered; from now on no other answer is taken.
+
+        Args:
+            found: The request.
+            said: The answer as it was given.
+            kept: The same without secret fields.
+            runs: See `Accepted`.
+        """
+        secret = secret_fields(found.request)
+        ids = tuple(dict.fromkeys(one.handle.id for one in found.places))
+        self._close(found)
+        self._answered[kept.id] = Accepted(
+            kept,
+            secret,
+            self._digest(said) if secret else b"",
+            ids,
+            runs,
+            found.request.expires_at,
+        )
         if len(self._answered) > _ANSWERED_KEPT:
             self._answered.popitem(last=False)
 
+    def _close(self, found: OpenRequest) -> None:
+        request = found.request
+        self._open.pop(request.id, None)
+        if request.resource and self._resources.get(request.resource) == request.id:
+            del self._resources[request.resource]
 
-def _says_the_same(first: Answer, second: Answer) -> bool:
-    """Compare what counts. As JSON: True equals 1 in Python only, 1.0 equals 1 in both."""
-    return first.ok is second.ok and same_json(first.data, second.data)
+    def _digest(self, answer: Answer) -> bytes:
+        text = json.dumps(answer.data, sort_keys=True)
+        return hmac.digest(self._key, text.encode(), "sha256")
+
+    def _says_the_same(self, accepted: Accepted, answer: Answer) -> bool:
+        """Compare what counts. As JSON: True equals 1 in Python only, 1.0 equals 1 in both."""
+        if accepted.answer.ok is not answer.ok:
+            return False
+        if accepted.secret:
+            return hmac.compare_digest(accepted.digest, self._digest(answer))
+        return same_json(accepted.answer.data, answer.data)

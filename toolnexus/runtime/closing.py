@@ -122,7 +122,7 @@ class Closing:
             one._is_closing = True
             if one._parked is not None:
                 # From here on no answer is accepted: nobody would see it through.
-                self._core.book.withdraw(one._parked.calls)
+                self._core.withdraw_locked(one, one._parked.calls, "close", effects)
             if one._run is not None:
                 runs.append(one._run)
         for run in runs:
@@ -169,7 +169,7 @@ class Closing:
             # A thread that was ended in the middle of closing may have left one.
             self._force_locked([handle._run], effects)
         if handle._parked is not None:
-            core.book.withdraw(handle._parked.calls)
+            core.withdraw_locked(handle, handle._parked.calls, "close", effects)
         core.move_locked(handle, Cause.CLOSE, why, effects)
         last = handle.last_result
         closed = core.result_locked(handle, End("closed", why))
@@ -201,6 +201,10 @@ class Closing:
                 if child is not None and call.status != "done":
                     found.append(child)
         return found
+
+    def workers_locked(self, handle: Handle) -> list[Handle]:
+        """Return everybody who works for an unfinished call of `handle`."""
+        return self._below_locked(handle)[1:]
 
     # -- how it ends them ---------------------------------------------------------------------
 
@@ -270,7 +274,7 @@ class Closing:
                 continue
             request = core.pending_of_locked(handle)
             kind = "" if request is None else request.kind
-            core.book.withdraw(parked.calls)
+            core.withdraw_locked(handle, parked.calls, "interrupt", effects)
             turn = Turn.restore(parked, core.lock)
             handle._transcript = turn.settled_transcript("interrupted")
             handle._failed = FailedTurn(None, settled_checkpoint(turn, "interrupted"))

@@ -8,28 +8,32 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from toolnexus.budget import Budget
-from toolnexus.checkpoint import CallState
+from toolnexus.checkpoint import CallState, Checkpoint
 from toolnexus.client.metrics import Meter
 from toolnexus.client.prometheus import Counters
 from toolnexus.clock import Signal
 from toolnexus.errors import ConfigError
+from toolnexus.grants import Grant
 from toolnexus.results import TaskResult
 from toolnexus.runtime import ledger
-from toolnexus.runtime.book import RequestBook
+from toolnexus.runtime.audit import AuditLog, How, write
+from toolnexus.runtime.book import OpenRequest, RequestBook
 from toolnexus.runtime.definition import AgentDef, index_registry
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.feeds import Feeds
 from toolnexus.runtime.handle import Handle, path_of, shown
+from toolnexus.runtime.logins import Logins
 from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.run import End, HelpingFuture, Run
 from toolnexus.runtime.state import Cause, State, next_state
-from toolnexus.suspension import Request
+from toolnexus.suspension import Answer, Outcome, Request
+from toolnexus.vault import Vault
 from toolnexus.workers import WorkerPool
 
 _CLOSED_KEPT: Final = 1_000
@@ -53,6 +57,11 @@ class Core:
         self.closed: OrderedDict[str, Handle] = OrderedDict()
         self.trace: deque[str] = deque(maxlen=options.trace_limit)
         self.book = RequestBook()
+        self.audit = AuditLog(options.audit_limit)
+        self.grants: dict[str, Grant] = {}
+        self.vault = Vault()
+        self.logins = Logins(options.clock)
+        self.announce: Callable[[list[OpenRequest]], object] = _nobody_listens
         self.counters = Counters()
         self.feeds = Feeds()
 
@@ -184,6 +193,52 @@ class Core:
                 return request
         return None
 
+    # -- requests ---------------------------------------------------------------------------
+
+    def park_locked(self, handle: Handle, checkpoint: Checkpoint, effects: Effects) -> None:
+        """Keep a turn that waits, and open its requests."""
+        before = checkpoint.calls
+        handle._parked, opened = self.book.park(handle, checkpoint)
+        now = self.clock.now()
+        for call, old in zip(handle._parked.calls, before, strict=True):
+            if call.status != "open" or call.child is not None or call.request is None:
+                continue
+            is_shared = call.request is not old.request and call.request.resource is not None
+            if is_shared and all(one.request is not call.request for one in opened):
+                self.audit.shared(handle, call, call.request)
+            else:
+                self.audit.asked(handle, call, call.request, now)
+        if opened:
+            effects.tell(self.announce, opened)
+
+    def withdraw_locked(
+        self,
+        handle: Handle,
+        calls: Iterable[CallState],
+        how: How,
+        effects: Effects,
+        outcome: Outcome = "cancelled",
+    ) -> None:
+        """Take back the requests of `calls`: no answer fits them any more."""
+        for request in self.book.withdraw(handle, calls):
+            self.settle_request_locked(
+                request, Answer(request.id, ok=False, reason=outcome), how, effects
+            )
+
+    def settle_request_locked(
+        self,
+        request: Request,
+        answer: Answer,
+        how: How,
+        effects: Effects,
+        call: CallState | None = None,
+        principal: str | None = None,
+    ) -> None:
+        """Note in the audit what came of a request."""
+        record = self.audit.settled(request, answer, how, self.clock.now(), call, principal)
+        if record is not None:
+            effects.add(write, record)
+
     # -- results, and who waits for them ----------------------------------------------------
 
     def new_future_locked(self, handle: Handle) -> HelpingFuture[TaskResult]:
@@ -270,6 +325,10 @@ class Core:
     def is_stalled(handle: Handle) -> bool:
         """Whether the last turn failed for want of a provider or of budget."""
         return handle._failed is not None and handle._failed.stalls
+
+
+def _nobody_listens(opened: list[OpenRequest]) -> None:
+    raise AssertionError(f"nobody is told of {opened}")
 
 
 def _not_wired(run: Run) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from toolnexus import checks
+from toolnexus.approvals import ApprovalPolicy
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.client.hooks import kept_hooks
 from toolnexus.client.options import OnMetric, WaitFor
@@ -71,6 +72,7 @@ class AgentDef:
         members: Definitions of team members that go before the registry's.
         budget: Its limits.
         wait_for: Answers the requests of this agent and of everything below it, inline.
+        approval_policy: Replaces the runtime's for this agent; see `ClientOptions`.
         on_spawn: Called with each new handle; what it raises refuses the spawn.
         on_close: Called with the handle and the reason before it closes; errors are logged.
         hooks: Replaces the runtime's hooks for this agent.
@@ -92,6 +94,9 @@ class AgentDef:
         default=EMPTY_BUDGET, kw_only=True, validator=checks.instance_of(Budget)
     )
     wait_for: WaitFor | None = attrs.field(
+        default=None, kw_only=True, validator=checks.can_be_called
+    )
+    approval_policy: ApprovalPolicy | None = attrs.field(
         default=None, kw_only=True, validator=checks.can_be_called
     )
     on_spawn: Callable[[Handle], object] | None = attrs.field(

@@ -24,7 +24,7 @@ class Effects:
     is logged and the others still happen.
     """
 
-    __slots__ = ("_calls", "_lines", "_promised", "_settled", "_submit", "_to_run")
+    __slots__ = ("_calls", "_lines", "_promised", "_settled", "_submit", "_to_run", "_told")
 
     def __init__(self, submit: Callable[[Run], object]) -> None:
         """Collect effects of one decision.
@@ -35,6 +35,7 @@ class Effects:
         self._submit = submit
         self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._settled: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self._told: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._lines: list[str] = []
         self._to_run: list[Run] = []
         self._promised: list[Run] = []
@@ -63,6 +64,10 @@ class Effects:
         """Resolve `future` after the lock is released and work has been let go on."""
         self._settled.append((future.set_result, (result,)))
 
+    def tell(self, call: Callable[..., object], *args: Any) -> None:
+        """Do `call(*args)` last of all: a host's code, which nobody waits for."""
+        self._told.append((call, args))
+
     def log(self, line: str) -> None:
         """Write a trace line to the log after the lock is released."""
         self._lines.append(line)
@@ -77,7 +82,7 @@ class Effects:
         if self._lines and _trace_logger.isEnabledFor(logging.DEBUG):
             calls += [(_trace_logger.debug, ("%s", line)) for line in self._lines]
         ending: BaseException | None = None
-        for call, args in (*calls, *self._settled):
+        for call, args in (*calls, *self._settled, *self._told):
             try:
                 call(*args)
             except Exception:  # noqa: BLE001 - foreign code; one failure must not stop the others

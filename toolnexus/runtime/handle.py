@@ -244,6 +244,11 @@ class PendingRequest:
         return "/".join(self.path)
 
     @property
+    def schema(self) -> Mapping[str, JsonValue] | None:
+        """What the answer's data must fit; None for anything."""
+        return self.request.schema
+
+    @property
     def run_id(self) -> str:
         """Id of the handle right below the root that the asker works for, or is."""
         return "/".join(self.path[:2])

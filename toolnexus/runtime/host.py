@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from toolnexus.checkpoint import CallState
+from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled
 from toolnexus.runtime import ledger
 from toolnexus.runtime.core import Core
@@ -80,6 +81,28 @@ class TurnHost:
         path = list(path_of(self._run.handle))
         return attrs.evolve(request, data={**(request.data or {}), "path": path})
 
+    def is_granted(self, tool: str, args: Mapping[str, JsonValue]) -> bool:
+        """Say whether a standing grant fits, and note in the trace which."""
+        handle, now = self._run.handle, self._core.clock.now()
+        with self._core.lock:
+            grants = tuple(self._core.grants.values())
+        fitting = (one for one in grants if one.allows(tool, args, handle.id, now))
+        grant = next(fitting, None)
+        if grant is None:
+            return False
+        with self._core.deciding() as effects:
+            # Revoked in the meantime is revoked.
+            if grant.id not in self._core.grants:
+                return False
+            self._core.note_locked(handle, f"grant {grant.id} allows {tool}", effects)
+        return True
+
+    def note_expired(self, request: Request) -> None:
+        """Note that a yes is carried out too late, and so not at all."""
+        late = Answer(request.id, ok=False, reason="expired")
+        with self._core.deciding() as effects:
+            self._core.settle_request_locked(request, late, "expiry", effects)
+
     def ask_inline(self, request: Request) -> WaitFor | None:
         """Find the nearest interpreter, and suspend the handle while that decides."""
         run, handle = self._run, self._run.handle
@@ -89,10 +112,20 @@ class TurnHost:
         with self._core.deciding() as effects:
             run.cancel.raise_if_cancelled()
             run.asking = request
+            call = self._call_of(request)
+            if call is not None:
+                self._core.audit.asked(handle, call, request, self._core.clock.now())
             why = f'pending "{request.kind}": {request.prompt}'
             self._core.move_locked(handle, Cause.SUSPEND, why, effects)
             self._core.note_locked(handle, f"escalate → {who} answers", effects)
-        return wait_for
+        if request.resource is None:
+            return wait_for
+        decide, logins = wait_for, self._core.logins
+        return lambda asked: logins.ask(asked, decide, run.cancel)
+
+    def _call_of(self, request: Request) -> CallState | None:
+        calls = self._core.calls_locked(self._run.handle)
+        return next((call for call in calls if call.request is request), None)
 
     def _interpreter(self) -> tuple[WaitFor | None, str]:
         """Return the nearest `wait_for` of the ancestor chain, and whose it is."""
@@ -103,13 +136,15 @@ class TurnHost:
                 return wait_for, "self" if one is self._run.handle else one.id
         return None, ""
 
-    def answered_inline(self, request: Request, answer: Answer) -> None:  # noqa: ARG002
+    def answered_inline(self, request: Request, answer: Answer) -> None:
         """Let the handle run on."""
         run, handle = self._run, self._run.handle
         with self._core.deciding() as effects:
             if run.is_over:
                 raise Cancelled("interrupted")
             run.asking = None
+            call = self._call_of(request)
+            self._core.settle_request_locked(request, answer, "wait_for", effects, call)
             why = f"Answer ok={str(answer.ok).lower()}"
             self._core.move_locked(handle, Cause.ANSWER_INLINE, why, effects)
 

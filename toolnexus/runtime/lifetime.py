@@ -7,6 +7,7 @@ import threading
 from typing import Final
 
 from toolnexus.process import ProcessBound
+from toolnexus.runtime.announcing import Announcing
 from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.settling import Settling
@@ -24,11 +25,19 @@ _EXIT_SECONDS: Final = 0.1
 class Lifetime(ProcessBound):
     """Starts a runtime afresh in a forked child, and ends its threads and sockets."""
 
-    def __init__(self, core: Core, settling: Settling, closing: Closing, turns: Turns) -> None:
+    def __init__(
+        self,
+        core: Core,
+        settling: Settling,
+        closing: Closing,
+        turns: Turns,
+        announcing: Announcing,
+    ) -> None:
         self._core = core
         self._settling = settling
         self._closing = closing
         self._turns = turns
+        self._announcing = announcing
 
     def before_fork(self) -> None:
         """Let no other thread be in the middle of a decision: a child would inherit half."""
@@ -45,12 +54,16 @@ class Lifetime(ProcessBound):
         core.pool.after_fork()
         core.counters.after_fork()
         core.feeds.after_fork()
+        core.vault.after_fork()
+        core.logins.after_fork()
+        self._announcing.after_fork()
         self._turns.gate.after_fork()
         self._turns.transport.after_fork()
         self._turns.deadlines.after_fork()
         with core.deciding() as effects:
             self._settling.after_fork_locked(effects)
             self._closing.withdraw_unanswerable_locked(effects)
+        self._announcing.watch()
 
     def at_exit(self) -> None:
         """Abort requests in flight, so that the interpreter can end."""

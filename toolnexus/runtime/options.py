@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
@@ -15,6 +15,7 @@ from toolnexus.runtime.definition import AgentDef
 
 if TYPE_CHECKING:
     from toolnexus.client.options import ClientOptionFields
+    from toolnexus.runtime.handle import PendingRequest
     from toolnexus.stores.conversations import ConversationStore
 
     class RuntimeOptionFields(ClientOptionFields, total=False):
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
         max_concurrent_turns: int
         shutdown_ms: int
         trace_limit: int
+        audit_limit: int
+        on_suspend: OnSuspend | None
+        authorize: Authorize | None
+        expire_requests: bool
+
+
+OnSuspend: TypeAlias = "Callable[[PendingRequest], object]"
+Authorize: TypeAlias = "Callable[[Any, PendingRequest], bool]"
 
 
 def _not_here(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
@@ -52,6 +61,12 @@ class RuntimeOptions(ClientOptions):
         max_concurrent_turns: LLM requests on the wire at once, over the whole tree.
         shutdown_ms: Milliseconds that a closing handle's turn has to finish by itself.
         trace_limit: Trace lines kept.
+        audit_limit: Requests that the audit keeps; the oldest settled ones go first.
+        on_suspend: Called with each `PendingRequest` after its agent has parked, at least once;
+            what it raises is logged.
+        authorize: Called with a principal and the `PendingRequest` that it wants to answer;
+            only True lets it. Where it is given, `resume` has to be given a principal.
+        expire_requests: Whether a timer settles what has expired; else `expire_due` does.
     """
 
     registry: Mapping[str, AgentDef] | Iterable[AgentDef] = attrs.field(factory=dict)
@@ -65,3 +80,7 @@ class RuntimeOptions(ClientOptions):
         default=None, repr=False, validator=_not_here
     )
     trace_limit: int = attrs.field(default=10_000, validator=checks.whole_from(0))
+    audit_limit: int = attrs.field(default=10_000, validator=checks.whole_from(0))
+    on_suspend: OnSuspend | None = attrs.field(default=None, validator=checks.can_be_called)
+    authorize: Authorize | None = attrs.field(default=None, validator=checks.can_be_called)
+    expire_requests: bool = attrs.field(default=False, validator=checks.instance_of(bool))

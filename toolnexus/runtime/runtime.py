@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal
 
-from toolnexus import codec, process
+from toolnexus import process
 from toolnexus.budget import Budget
 from toolnexus.client.options import options_from
 from toolnexus.errors import ConfigError
 from toolnexus.events import Event
-from toolnexus.messages import InboxItem, Message
+from toolnexus.grants import Grant
+from toolnexus.messages import InboxItem
 from toolnexus.parts.part import Content, Prompt
 from toolnexus.results import TaskResult
 from toolnexus.runtime.admission import Admission
+from toolnexus.runtime.announcing import Announcing
 from toolnexus.runtime.answers import Answers
 from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.delegation import Delegation
-from toolnexus.runtime.handle import Ack, Handle, HandleView, PendingRequest, Spawn, view_of
+from toolnexus.runtime.handle import Ack, Handle, Spawn
 from toolnexus.runtime.lifetime import Lifetime
 from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.outcomes import Outcomes
+from toolnexus.runtime.reading import Reading
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.spawning import Spawning
 from toolnexus.runtime.state import State
 from toolnexus.runtime.streaming import Streaming
 from toolnexus.runtime.turns import Turns
-from toolnexus.runtime.views import open_requests
 from toolnexus.runtime.waiting import Waiting
 from toolnexus.stores.outputs import OutputStore, ReadOutput
 from toolnexus.suspension import Answer
@@ -50,7 +52,7 @@ class _Root(enum.Enum):
     ROOT = "root"
 
 
-class AgentRuntime:
+class AgentRuntime(Reading):
     """A tree of agents in one process.
 
     Every verb can be called from any thread, tools and callbacks included. Verbs raise only for
@@ -81,7 +83,9 @@ class AgentRuntime:
         self._answers = answers = Answers(core, settling, spawning, waiting)
         self._outcomes = outcomes = Outcomes(core, spawning, waiting)
         self._streaming = Streaming(core, spawning, waiting, outcomes, answers)
-        self._lifetime = Lifetime(core, settling, closing, self._turns)
+        announcing = Announcing(core, answers, self._turns.deadlines)
+        core.announce = announcing.announce
+        self._lifetime = Lifetime(core, settling, closing, self._turns, announcing)
         process.watch(self._lifetime)
 
     @property
@@ -177,6 +181,7 @@ class AgentRuntime:
         prompt: Prompt | None = None,
         *,
         answer: Answer | None = None,
+        principal: object = None,
         tree: bool = False,
     ) -> Generator[Event, None, None]:
         """Yield what an agent's turn does while it does it; the last event is `Done`.
@@ -191,6 +196,7 @@ class AgentRuntime:
                 it tells; before an agent's first turn it waits for that.
             prompt: What the agent is asked.
             answer: Resumes with this; ends when `resume` would return.
+            principal: As for `resume`.
             tree: Whether the turns of agents below it are told too.
 
         Yields:
@@ -206,7 +212,7 @@ class AgentRuntime:
         if content is not None:
             return self._streaming.turn(handle, content, tree=tree)
         if answer is not None:
-            return self._streaming.resumed(handle, answer, tree=tree)
+            return self._streaming.resumed(handle, answer, principal, tree=tree)
         return self._streaming.joined(handle, tree=tree)
 
     def future_result(self, handle: Handle) -> Future[TaskResult]:
@@ -266,30 +272,83 @@ class AgentRuntime:
                 process.unwatch(self._lifetime)
                 self._lifetime.end()
 
-    def resume(self, answer: Answer) -> None:
+    def resume(self, answer: Answer | Iterable[Answer], *, principal: object = None) -> None:
         """Answer an open request and block until no ancestor of the asker can go on.
 
         The halted call is executed with the answer (a decline executes nothing), then its
         turn goes on, then each suspended ancestor's. The same answer again executes nothing.
 
         Args:
-            answer: Its id is the request's.
+            answer: Its id is the request's. Of several, all are checked first: either every one
+                is accepted or none is.
+            principal: Who answers: what `authorize` is given; the audit keeps its `str`.
 
         Raises:
             UnknownRequest: No open request has that id; nothing has changed.
             NothingSuspended: No request is open at all.
             AlreadyAnswered: It was answered differently; carries the recorded answer.
             RequestExpired: It came too late and is no decline.
+            InvalidAnswer: It does not fit the request's schema, or the tool; lists every fault.
+            NotAuthorized: `authorize` did not say True.
             ConfigError: It is no `Answer`.
         """
-        self._answers.resume(answer)
+        self._answers.resume(_several(answer), principal)
 
-    def future_resume(self, answer: Answer) -> Future[None]:
+    def future_resume(
+        self, answer: Answer | Iterable[Answer], *, principal: object = None
+    ) -> Future[None]:
         """Answer an open request without blocking; the future ends when `resume` would.
 
         What `resume` raises is raised here.
         """
-        return self._answers.future_resume(answer)
+        return self._answers.future_resume(_several(answer), principal)
+
+    def expire_due(self) -> tuple[str, ...]:
+        """Settle every open request whose `expires_at` has passed. Blocks as `resume` does.
+
+        The model is told that its call has expired, and the run goes on.
+
+        Returns:
+            The ids of the requests.
+        """
+        return self._answers.expire_due()
+
+    def supersede(self, handle: Handle, prompt: Prompt) -> Ack:
+        """Drop what an agent waits for and start a turn with `prompt`. Never blocks.
+
+        Open calls are settled as not executed, and what works for them is closed. Nothing is
+        approved by implication. An agent that waits for nothing is woken, as by `wake`.
+
+        Args:
+            handle: A suspended or idle agent.
+            prompt: What the user says instead.
+
+        Returns:
+            Refused where a turn is under way, or a budget does not allow another one; then
+            nothing has changed.
+        """
+        content = self._content(prompt)
+        if content is None:
+            raise ConfigError("supersede takes what the user says instead, not None")
+        return self._spawning.supersede(self._core.own(handle), content)
+
+    def grant(self, grant: Grant) -> Grant:
+        """Let calls that fit `grant` be executed without asking, from now on; return it."""
+        if not isinstance(grant, Grant):
+            raise ConfigError(f"grant takes a Grant, not {grant!r}")
+        with self._core.deciding() as effects:
+            self._core.grants[grant.id] = grant
+            text = f"grant {grant.id} for {grant.tool} under {grant.under}"
+            self._core.note_locked(self._core.root, text, effects)
+        return grant
+
+    def revoke(self, grant_id: str) -> bool:
+        """Take a grant back; False where there is none with that id."""
+        with self._core.deciding() as effects:
+            found = self._core.grants.pop(grant_id, None)
+            if found is not None:
+                self._core.note_locked(self._core.root, f"grant {grant_id} revoked", effects)
+        return found is not None
 
     def retry(self, handle: Handle, budget: Budget | None = None) -> TaskResult:
         """Go on with a turn that failed, from its last good step. Blocks.
@@ -309,50 +368,6 @@ class AgentRuntime:
             ConfigError: The handle never had a turn.
         """
         return self._answers.retry(self._core.own(handle), budget)
-
-    def inspect(self, handle: Handle | str) -> HandleView | None:
-        """Return one handle as it is now, by handle or id; None where the id is unknown."""
-        core = self._core
-        with core.lock:
-            if isinstance(handle, str):
-                found = core.find_locked(handle)
-                if found is None:
-                    return None
-            else:
-                found = core.own(handle)
-            return view_of(found, core.pending_of_locked(found))
-
-    def handle(self, handle_id: str) -> Handle | None:
-        """Return the handle with that id, live or among the last closed; None else."""
-        with self._core.lock:
-            return self._core.find_locked(handle_id)
-
-    def pending(self) -> tuple[PendingRequest, ...]:
-        """Return every open request: oldest first, those of one turn in call order."""
-        return open_requests(self._core)
-
-    def transcript(self, handle: Handle) -> tuple[Message, ...]:
-        """Return what completed turns have left of the agent's conversation.
-
-        While a turn is under way or parked this is as it was before that turn.
-        """
-        handle = self._core.own(handle)
-        with self._core.lock:
-            messages = tuple(handle._transcript)
-        return tuple(codec.copy(message) for message in messages)
-
-    def metrics(self) -> str:
-        """Return what this runtime has counted, as Prometheus text."""
-        return self._core.counters.text()
-
-    def trace(self) -> tuple[str, ...]:
-        """Return the last `trace_limit` moves and events, oldest first."""
-        with self._core.lock:
-            return tuple(self._core.trace)
-
-    def trace_has(self, fragment: str) -> bool:
-        """Say whether a kept trace line contains `fragment`."""
-        return any(fragment in line for line in self.trace())
 
     def __enter__(self) -> AgentRuntime:
         return self
@@ -376,10 +391,9 @@ class AgentRuntime:
         options = self.options
         return prompt_content(prompt, style=options.style, max_bytes=options.max_part_bytes)
 
-    # last: shadows the builtin in this class body
-    def list(self) -> tuple[HandleView, ...]:
-        """Return the live handles below the root, parents before children, at one moment."""
-        core = self._core
-        with core.lock:
-            below = core.subtree_locked(core.root)[1:]
-            return tuple(view_of(one, core.pending_of_locked(one)) for one in below)
+
+def _several(answer: object) -> tuple[Answer, ...]:
+    """Return one answer, or several, as a tuple; what is neither is found out later."""
+    if isinstance(answer, Iterable) and not isinstance(answer, (str, bytes, Mapping)):
+        return tuple(answer)
+    return (answer,)  # type: ignore[return-value]  # checked where it is accepted

@@ -15,6 +15,7 @@ from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import FailedTurn, Handle
 from toolnexus.runtime.run import End, Run
 from toolnexus.runtime.state import Cause, State
+from toolnexus.suspension import Answer
 
 
 class Settling:
@@ -53,7 +54,7 @@ class Settling:
     def _park_locked(self, run: Run, effects: Effects) -> None:
         handle = run.handle
         assert run.turn is not None  # noqa: S101 - a turn that parks has begun
-        handle._parked = self._core.book.park(handle, run.turn.checkpoint())
+        self._core.park_locked(handle, run.turn.checkpoint(), effects)
         request = self._core.pending_of_locked(handle)
         kind, prompt = ("", "") if request is None else (request.kind, request.prompt)
         self._core.move_locked(handle, Cause.SUSPEND, f'pending "{kind}": {prompt}', effects)
@@ -63,7 +64,10 @@ class Settling:
         handle, turn = run.handle, run.turn
         why = self._why_locked(run, end)
         if turn is not None:
-            self._core.book.withdraw(tuple(turn.calls))
+            self._core.withdraw_locked(handle, turn.calls, "interrupt", effects)
+        if run.asking is not None:
+            gone = Answer(run.asking.id, ok=False, reason="cancelled")
+            self._core.settle_request_locked(run.asking, gone, "interrupt", effects)
         if end.status == "done" and turn is not None:
             handle._transcript = turn.messages
             handle._failed = None

@@ -8,6 +8,7 @@ from typing import Final
 
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.checkpoint import CallState, Checkpoint
+from toolnexus.client.turn import Turn, superseded_transcript
 from toolnexus.errors import ConfigError
 from toolnexus.messages import InboxItem
 from toolnexus.parts.part import Content
@@ -143,6 +144,31 @@ class Spawning:
             return Ack(ok=False, error=last.text if last is not None else "refused"), run
         self._give_up_locked(handle, left, effects)
         return Ack(ok=True), run
+
+    def supersede(self, handle: Handle, prompt: Content) -> Ack:
+        """Settle what `handle` waits for as not executed, and start a turn. Never blocks."""
+        core = self._core
+        with core.deciding() as effects:
+            halted = handle._parked
+            if halted is None or handle._is_closing:
+                return self.wake_locked(handle, prompt, effects)[0]
+            spent = ledger.exhausted(handle, core.clock.monotonic())
+            if spent is not None:
+                # The turn would be refused; then the question had better stay.
+                return Ack(ok=False, error=ledger.spent_text(spent.limit))
+            for child in self._closing.workers_locked(handle):
+                core.withdraw_locked(
+                    child, core.calls_locked(child), "supersede", effects, "superseded"
+                )
+            request = core.pending_of_locked(handle)
+            kind = "" if request is None else request.kind
+            core.withdraw_locked(handle, halted.calls, "supersede", effects, "superseded")
+            handle._transcript = superseded_transcript(Turn.restore(halted, core.lock))
+            handle._parked = None
+            self._close_children_locked(halted.calls, effects)
+            why = f'superseded pending "{kind}"'
+            core.move_locked(handle, Cause.WITHDRAW, why, effects)
+            return self.wake_locked(handle, prompt, effects)[0]
 
     def first_turn_locked(self, child: Handle, prompt: str, effects: Effects) -> None:
         """Start the first turn of a child whose parent's thread waits for it."""

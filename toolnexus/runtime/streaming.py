@@ -63,7 +63,9 @@ class Streaming:
             feed, future = self._listen_locked(handle, tree=tree, joins=True)
         yield from self._until_settled(feed, future, standing)
 
-    def resumed(self, handle: Handle, answer: Answer, *, tree: bool) -> EventStream:
+    def resumed(
+        self, handle: Handle, answer: Answer, principal: object = None, *, tree: bool
+    ) -> EventStream:
         """Yield what `handle` does once `answer` is accepted, until nothing can go on."""
         core = self._core
         refuse_self_wait(core, handle)
@@ -79,7 +81,7 @@ class Streaming:
             feed.finish()
 
         try:
-            over = self._answers.future_resume(answer)
+            over = self._answers.future_resume([answer], principal)
             over.add_done_callback(end)
             if self._waiting.is_worker_here() and over.help is not None:
                 # It may be the last one, and is about to wait: the work is done elsewhere.

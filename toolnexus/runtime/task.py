@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from toolnexus.codec import JsonValue
-from toolnexus.runtime.definition import TASK
+from toolnexus.runtime.definition import TASK, AgentDef
 from toolnexus.schema import parse_arguments
-from toolnexus.toolspec import ToolContext, ToolResult
+from toolnexus.toolspec import Tool, ToolContext, ToolResult
 
 
 class TaskTool:
@@ -55,3 +55,10 @@ class TaskTool:
         if ctx.delegate is None:
             return ToolResult.error("task works only inside an AgentRuntime")
         return ctx.delegate(agent, args["prompt"])
+
+
+def tool_of(definition: AgentDef, name: str) -> Tool | None:
+    """Return the tool that a model of this agent calls by `name`; None where there is none."""
+    if name == TASK and definition.team:
+        return TaskTool(dict.fromkeys(definition.team, ""))
+    return next((one for one in definition.tools if one.name == name), None)

@@ -270,6 +270,9 @@ class Turns:
             cancel=run.cancel,
             max_turns=max_turns,
             host=TurnHost(core, self._delegation, run),
+            vault=core.vault,
+            approval_policy=definition.approval_policy or options.approval_policy,
+            agent=definition.name,
             span=run.span,
         )
 

@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
-from toolnexus import codec
+from contextlib import suppress
+from datetime import timedelta
+
+from toolnexus.errors import ConfigError
+from toolnexus.runtime import ledger
+from toolnexus.runtime.audit import arguments_of
 from toolnexus.runtime.book import OpenRequest
 from toolnexus.runtime.core import Core
-from toolnexus.runtime.handle import PendingRequest, path_of
+from toolnexus.runtime.handle import Handle, PendingRequest, path_of
 from toolnexus.suspension import copy_of, parse_time
 
 
-def open_requests(core: Core) -> tuple[PendingRequest, ...]:
-    """Return every open request: oldest first, those of one turn in call order."""
+def open_requests(
+    core: Core,
+    kind: str | None = None,
+    older_than: float | timedelta | None = None,
+    under: Handle | None = None,
+) -> tuple[PendingRequest, ...]:
+    """Return open requests: oldest first, those of one turn in call order."""
     with core.lock:
-        return tuple(_view_locked(core, one) for one in core.book)
+        found = tuple(view_locked(core, one) for one in core.book if _is_under(one, under))
+    if kind is not None:
+        found = tuple(one for one in found if one.request.kind == kind)
+    if older_than is None:
+        return found
+    since = core.clock.now() - span_of(older_than)
+    return tuple(one for one in found if one.asked_at < since)
 
 
-def _view_locked(core: Core, found: OpenRequest) -> PendingRequest:
-    handle = found.handle
-    call = core.calls_locked(handle)[found.index]
-    assert call.request is not None  # noqa: S101 - its request is open
+def span_of(given: object) -> timedelta:
+    """Return seconds, or a timedelta, as a timedelta.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if isinstance(given, timedelta):
+        return given
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        with suppress(OverflowError, ValueError):
+            return timedelta(seconds=given)
+    raise ConfigError(f"older_than must be seconds or a timedelta, not {given!r}")
+
+
+def _is_under(found: OpenRequest, under: Handle | None) -> bool:
+    return under is None or any(under in ledger.chain(one.handle) for one in found.places)
+
+
+def view_locked(core: Core, found: OpenRequest) -> PendingRequest:
+    """Return an open request as the host sees it. The caller holds the lock."""
+    handle = found.places[0].handle
+    call = core.calls_locked(handle)[found.places[0].index]
     return PendingRequest(
-        request=copy_of(call.request),
+        request=copy_of(found.request),
         path=path_of(handle),
         agent=handle.definition.name,
         tool=call.name,
-        arguments=_arguments(call.arguments),
+        arguments=arguments_of(call),
         call_id=call.id,
         asked_at=parse_time(call.asked_at, "asked_at") or core.clock.now(),
     )
-
-
-def _arguments(text: str) -> dict[str, codec.JsonValue]:
-    # The tool has run with them once, so they are an object, or empty.
-    return codec.loads(text) if text.strip() else {}

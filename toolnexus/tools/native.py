@@ -13,9 +13,11 @@ from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, TypeVa
 
 import attrs
 
+from toolnexus.approvals import NeedsApproval, check_template
 from toolnexus.codec import JsonValue
-from toolnexus.errors import Cancelled, ConfigError, ToolSchemaError
+from toolnexus.errors import Cancelled, ConfigError, Declined, ToolSchemaError
 from toolnexus.parts.part import Part, is_parts
+from toolnexus.schema import faults
 from toolnexus.suspension import Request
 from toolnexus.tools.docstrings import read_docstring
 from toolnexus.tools.scope import plain_function, scope_of
@@ -27,7 +29,13 @@ from toolnexus.tools.signature import (
     parameters_of,
 )
 from toolnexus.tools.texts import text_of
-from toolnexus.toolspec import ToolContext, ToolResult, failure_text, require_tool_name
+from toolnexus.toolspec import (
+    ToolContext,
+    ToolResult,
+    failure_text,
+    log_failure,
+    require_tool_name,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +58,7 @@ class NativeTool(Generic[P, R_co]):
         description: What the model reads to choose it.
         input_schema: JSON Schema of the arguments.
         handles_decline: Whether it runs, with `ctx.answer.ok` False, on a declined request too.
+        needs_approval: When a person is asked before it runs; see `tool`.
         source: Always `native`.
     """
 
@@ -61,6 +70,7 @@ class NativeTool(Generic[P, R_co]):
     description: str
     input_schema: Mapping[str, JsonValue] = attrs.field(repr=False)
     handles_decline: bool = False
+    needs_approval: NeedsApproval = False
     source: str = attrs.field(default="native", init=False)
     _signature: Signature = attrs.field(repr=False)
     _needs_instance: bool = attrs.field(default=False, repr=False)
@@ -92,6 +102,10 @@ class NativeTool(Generic[P, R_co]):
         bound = self.function.__get__(instance, owner)
         return attrs.evolve(self, function=bound, needs_instance=False)
 
+    def argument_faults(self, args: dict[str, JsonValue]) -> list[str]:
+        """Return what keeps `args` from fitting, as `execute` would find; [] where they fit."""
+        return faults(args, self._signature.checked)
+
     def execute(self, args: dict[str, JsonValue], ctx: ToolContext) -> ToolResult:
         """Check and convert the arguments, run the function, return what it gave.
 
@@ -107,10 +121,12 @@ class NativeTool(Generic[P, R_co]):
         call: Callable[..., Any] = self.function
         try:
             value = call(**values)
+        except Declined as declined:
+            return ToolResult.error(str(declined))
         except Exception as error:
             if isinstance(error, Cancelled) and ctx.cancel.is_cancelled:
                 raise
-            logger.exception("tool %s failed", self.name)
+            log_failure(logger, self.name, error, ctx)
             return ToolResult.error(failure_text(error))
         if isinstance(value, Request):
             logger.error("tool %s failed: %s", self.name, _BARE_REQUEST)
@@ -127,6 +143,7 @@ def tool(
     description: str | None = None,
     input_schema: Mapping[str, JsonValue] | None = None,
     handles_decline: bool = False,
+    needs_approval: NeedsApproval = False,
 ) -> NativeTool[P, R_co]: ...
 @overload
 def tool(
@@ -137,6 +154,7 @@ def tool(
     description: str | None = None,
     input_schema: Mapping[str, JsonValue] | None = None,
     handles_decline: bool = False,
+    needs_approval: NeedsApproval = False,
 ) -> Callable[[Callable[P, R_co]], NativeTool[P, R_co]]: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -146,6 +164,7 @@ def tool(
     description: str | None = None,
     input_schema: Mapping[str, JsonValue] | None = None,
     handles_decline: bool = False,
+    needs_approval: NeedsApproval = False,
 ) -> Any:
     """Make a tool of a function: `@tool`, `@tool(name=...)` or `tool(fn, name=...)`.
 
@@ -163,6 +182,9 @@ def tool(
             keyword, or all in one dict where the only parameter beside the context is a dict
             (or has no hint) and is not named in the schema.
         handles_decline: The tool runs too, with `ctx.answer.ok` False, when a person declines.
+        needs_approval: Ask a person before it runs. True; or the question, in which `{name}`
+            stands for an argument; or a function of arguments and context that returns a bool
+            or the question, and that asks where it raises.
 
     Raises:
         ToolSchemaError: No model could call it; the message names function and parameter.
@@ -172,6 +194,7 @@ def tool(
         "description": description,
         "input_schema": input_schema,
         "handles_decline": handles_decline,
+        "needs_approval": needs_approval,
     }
     if fn is not None:
         return _make(fn, _caller(), **options)
@@ -192,6 +215,7 @@ def _make(
     description: Any,
     input_schema: Any,
     handles_decline: Any,
+    needs_approval: Any,
 ) -> NativeTool[..., Any]:
     fn = getattr(fn, "__func__", fn) if isinstance(fn, staticmethod) else fn
     written = plain_function(fn) if callable(fn) else fn
@@ -211,9 +235,23 @@ def _make(
         description=documentation.summary if description is None else description,
         input_schema=signature.schema,
         handles_decline=handles_decline,
+        needs_approval=_checked_gate(needs_approval, signature, label),
         signature=signature,
         needs_instance=needs_instance,
     )
+
+
+def _checked_gate(gate: Any, signature: Signature, label: str) -> NeedsApproval:
+    if isinstance(gate, str):
+        try:
+            check_template(gate, signature.schema.get("properties", {}))
+        except ConfigError as error:
+            raise ToolSchemaError(f"{label}: {error}") from None
+    elif not isinstance(gate, bool) and not callable(gate):
+        raise ToolSchemaError(
+            f"{label}: needs_approval must be a bool, a question or a function, not {gate!r}"
+        )
+    return gate  # type: ignore[no-any-return]  # checked above
 
 
 def _tool_name(fn: Any, name: Any, label: str) -> str:

@@ -1,0 +1,111 @@
+"""Answering: whether an answer fits what it answers, and what of it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+
+from toolnexus.approvals import APPROVAL_GATE, approval_faults
+from toolnexus.clock import Clock
+from toolnexus.codec import JsonValue
+from toolnexus.errors import InvalidAnswer, RequestExpired
+from toolnexus.forms import form_faults, secret_fields
+from toolnexus.schema import faults
+from toolnexus.suspension import RELAYED, Answer, Request, format_time, with_secrets
+from toolnexus.toolspec import Tool
+from toolnexus.vault import Vault
+
+if TYPE_CHECKING:
+    from toolnexus.checkpoint import CallState
+
+_RELAYED: str = 'a relayed call is answered with data={"results": [{"id": ..., "output": ...}]}'
+
+
+def require_fit(call: CallState, answer: Answer, clock: Clock, tool: Tool | None) -> None:
+    """Refuse an answer that its request could make nothing of, before it is accepted.
+
+    Args:
+        call: The open call.
+        answer: A decline always fits.
+        clock: Says whether it comes too late.
+        tool: The call's; None where it is gone.
+
+    Raises:
+        InvalidAnswer: It does not fit the schema; or the arguments that it changes the call to
+            do not fit the tool.
+        RequestExpired: It came too late.
+    """
+    request = call.request
+    if request is None or not answer.ok:
+        return
+    if is_expired(request, clock) and request.expires_at is not None:
+        raise RequestExpired(request.id, format_time(request.expires_at))
+    problems = _faults(call, request, answer.data, tool)
+    if problems:
+        raise InvalidAnswer(request.id, tuple(problems))
+
+
+def is_expired(request: Request, clock: Clock) -> bool:
+    """Say whether the request's time has passed."""
+    return request.expires_at is not None and clock.now() >= request.expires_at
+
+
+def asks_approval(call: CallState) -> bool:
+    """Say whether what the call waits for is that a person lets it be executed."""
+    return call.gate is not None and call.passed[-1:] == (APPROVAL_GATE,)
+
+
+def _faults(call: CallState, request: Request, data: JsonValue, tool: Tool | None) -> list[str]:
+    if asks_approval(call):
+        return approval_faults(request, data, lambda args: argument_faults(tool, args))
+    if request.kind == RELAYED and data is not None and not isinstance(data, Mapping):
+        return [f"{_RELAYED}, not {type(data).__name__}"]
+    return [] if request.schema is None else form_faults(request.schema, data)
+
+
+def argument_faults(tool: Tool | None, args: dict[str, JsonValue]) -> list[str]:
+    """Return what keeps arguments from fitting `tool`; its own check goes before its schema."""
+    if tool is None:
+        return ["the tool is no longer available"]
+    own = getattr(tool, "argument_faults", None)
+    return own(args) if callable(own) else faults(args, tool.input_schema)
+
+
+def sealed(request: Request, answer: Answer, vault: Vault) -> Answer:
+    """Return the answer as it is kept: its secret fields go into the vault."""
+    secret, data = secret_fields(request), answer.data
+    if not secret:
+        return answer
+    if "" in secret:
+        vault.put(request.id, {"": data})
+    else:
+        fields = data if isinstance(data, Mapping) else {}
+        vault.put(request.id, {name: fields[name] for name in secret if name in fields})
+    return attrs.evolve(answer, data=without(data, secret))
+
+
+def without(data: JsonValue, secret: Collection[str]) -> JsonValue:
+    """Return an answer's data without its secret fields."""
+    if not secret:
+        return data
+    if "" in secret or not isinstance(data, Mapping):
+        return None
+    return {name: value for name, value in data.items() if name not in secret}
+
+
+def unsealed(request: Request, answer: Answer, vault: Vault) -> Answer | None:
+    """Return the answer as the tool is given it; None where its secrets went with a process.
+
+    Always a copy: what is kept is not the tool's to change.
+    """
+    if not secret_fields(request):
+        return attrs.evolve(answer)
+    secrets = vault.get(request.id)
+    if secrets is None:
+        # A no is a no without them.
+        return None if answer.ok else attrs.evolve(answer)
+    if request.schema is None:  # a login's: nothing of it says what is secret
+        return with_secrets(attrs.evolve(answer, data=secrets.get("")), secrets)
+    return with_secrets(answer, secrets)

@@ -1,0 +1,206 @@
+"""Dialogue: what one call has asked and been told, and what it has done once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, Literal, TypeVar
+
+import attrs
+
+from toolnexus import codec
+from toolnexus.checkpoint import Exchange
+from toolnexus.clock import Clock
+from toolnexus.codec import JsonValue
+from toolnexus.errors import ConfigError, Declined, WireFormatError
+from toolnexus.forms import check_question
+from toolnexus.keywords import same_json
+from toolnexus.suspension import Answer, Request
+from toolnexus.toolspec import ToolResult
+
+T = TypeVar("T")
+
+_LOST: Final = "_lost"
+"""The one key of what is kept where a result could not be."""
+
+
+class Unwind(BaseException):
+    """Takes a tool down to its caller, who finds out why in the dialogue.
+
+    No `Exception`: a tool that catches those must not go on without an answer.
+    """
+
+    def __init__(self, dialogue: Dialogue) -> None:
+        super().__init__()
+        self.dialogue = dialogue
+
+
+class Dialogue:
+    """The questions and steps of one call, replayed on each retry. Thread-safe.
+
+    Attributes:
+        past: Questions that have their answers, as they are kept.
+        verdict: What the execution comes to, whatever the tool returns or raises; None where
+            that is for the tool to say.
+        place: Which question is open; None for none.
+        mask: Puts `***` for what the answers say in secret; None where nothing is.
+    """
+
+    def __init__(
+        self,
+        past: Sequence[Exchange],
+        clock: Clock,
+        *,
+        reveal: Callable[[Exchange], Answer | None],
+        once: Mapping[str, JsonValue],
+        keep: Callable[[str, JsonValue], object],
+        mask: Callable[[Any], Any] | None,
+    ) -> None:
+        """Begin an execution.
+
+        Args:
+            past: What was asked and answered before.
+            clock: Says when a question is asked.
+            reveal: Gives an answer with its secrets; None where these are gone.
+            once: What `ctx.once` has kept, by key.
+            keep: Keeps one more result of it.
+            mask: See `mask`.
+        """
+        self.past = tuple(past)
+        self.verdict: ToolResult | None = None
+        self.place: int | None = None
+        self.mask = mask
+        self._clock = clock
+        self._reveal = reveal
+        self._once = dict(once)
+        self._keep = keep
+        self._asked = 0
+        # A tool may have threads of its own; re-entrant, for a step may ask.
+        self._lock = threading.RLock()
+
+    def ask(
+        self,
+        kind: str,
+        prompt: str,
+        *,
+        url: str | None,
+        data: Mapping[str, JsonValue] | None,
+        schema: Mapping[str, JsonValue] | None,
+        expires_in: float | timedelta | None,
+        on_decline: Literal["raise", "return"],
+    ) -> Answer:
+        """Return the answer, or unwind the tool. See `ToolContext.ask`."""
+        if on_decline not in ("raise", "return"):
+            raise ConfigError(f"on_decline must be 'raise' or 'return', not {on_decline!r}")
+        with self._lock:
+            self._raise_if_over()
+            request = self._request(kind, prompt, url, data, schema, expires_in)
+            place, self._asked = self._asked, self._asked + 1
+            if place < len(self.past):
+                asked = self.past[place].request
+                if not _is_same(asked, request):
+                    raise self._end(_changed(place, asked, request))
+                answer = self._reveal(self.past[place])
+                if answer is not None:
+                    return _given(asked, answer, on_decline)
+                # What was said was a secret, which another process has taken along.
+                self.past = self.past[:place]
+            self.place = place
+            raise self._end(ToolResult.pending(request))
+
+    def once(self, key: str, fn: Callable[[], T]) -> T:
+        """Return what was kept, or run `fn` and keep that. See `ToolContext.once`."""
+        name: object = key
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"ctx.once: a key is a text that is not empty, not {key!r}")
+        with self._lock:
+            self._raise_if_over()
+            if key not in self._once:
+                value = fn()
+                self._note(key, value)
+                return value
+            kept: Any = self._once[key]
+        if isinstance(kept, Mapping) and list(kept) == [_LOST]:
+            raise ConfigError(f"ctx.once({key!r}) ran before, and its result is no JSON")
+        return codec.copy(kept)  # type: ignore[no-any-return]  # JSON of what `fn` gave
+
+    def _note(self, key: str, value: Any) -> None:
+        failure: str | None = None
+        try:
+            codec.check_json(value, f"the result of ctx.once({key!r})")
+            kept = codec.copy(value if self.mask is None else self.mask(value))
+        except WireFormatError as error:
+            # It has run all the same, and must not run again.
+            kept, failure = {_LOST: type(value).__name__}, str(error)
+        self._once[key] = kept
+        self._keep(key, kept)
+        if failure is not None:
+            raise ConfigError(failure)
+
+    def _request(
+        self,
+        kind: str,
+        prompt: str,
+        url: str | None,
+        data: Mapping[str, JsonValue] | None,
+        schema: Mapping[str, JsonValue] | None,
+        expires_in: float | timedelta | None,
+    ) -> Request:
+        try:
+            shown = None if data is None else dict(data)
+            if schema is not None:
+                shown = {**(shown or {}), "schema": schema}
+            if self.mask is not None:
+                prompt, url, shown = self.mask(prompt), self.mask(url), self.mask(shown)
+            request = Request(kind, prompt, url, shown)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"ctx.ask: {error}") from error
+        check_question(request)
+        if expires_in is None:
+            return request
+        return attrs.evolve(request, expires_at=self._clock.now() + _span(expires_in))
+
+    def _raise_if_over(self) -> None:
+        # The tool has caught what it may not catch.
+        if self.verdict is not None:
+            raise Unwind(self)
+
+    def _end(self, verdict: ToolResult) -> Unwind:
+        # Noted before it is raised: also a tool that catches everything is at an end.
+        self.verdict = verdict
+        return Unwind(self)
+
+
+def _given(request: Request, answer: Answer, on_decline: str) -> Answer:
+    if not answer.ok and on_decline == "raise":
+        raise Declined(request, answer)
+    return answer
+
+
+def _is_same(before: Request, now: Request) -> bool:
+    return (
+        before.kind == now.kind
+        and before.prompt == now.prompt
+        and same_json(before.schema, now.schema)
+    )
+
+
+def _changed(place: int, before: Request, now: Request) -> ToolResult:
+    return ToolResult.error(
+        f"not executed further: question {place + 1} of the tool was {before.kind!r} "
+        f"{before.prompt!r} and is {now.kind!r} {now.prompt!r} on the retry, so its answer "
+        "fits neither; a tool must ask the same questions in the same order each time"
+    )
+
+
+def _span(expires_in: float | timedelta) -> timedelta:
+    given: Any = expires_in
+    if isinstance(given, timedelta):
+        return given
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise ConfigError(f"expires_in must be seconds or a timedelta, not {given!r}")
+    try:
+        return timedelta(seconds=given)
+    except (OverflowError, ValueError):
+        raise ConfigError(f"expires_in is no time: {given!r} seconds") from None

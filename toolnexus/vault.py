@@ -1,0 +1,87 @@
+"""Vault: what people entered that nobody but the asking tool may see."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from toolnexus.codec import JsonValue
+
+MASK: Final = "***"
+_LEAST_CHARS: Final = 4
+"""The shortest secret that is looked for in texts; a shorter one would garble them."""
+
+_KEPT: Final = 4_096
+
+
+class Vault:
+    """Secret fields of answers, by request id; in the memory of this process and nowhere else.
+
+    Bounded: the oldest go first, and what is gone is asked again. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self.after_fork()
+        self._entries: OrderedDict[str, Mapping[str, JsonValue]] = OrderedDict()
+
+    def after_fork(self) -> None:
+        """Take a lock that no thread of the parent process holds."""
+        self._lock = threading.Lock()
+
+    def put(self, request_id: str, secrets: Mapping[str, JsonValue]) -> None:
+        """Keep the secrets of an answer; also an answer that has none, so that it is known."""
+        with self._lock:
+            self._entries[request_id] = dict(secrets)
+            if len(self._entries) > _KEPT:
+                self._entries.popitem(last=False)
+
+    def get(self, request_id: str) -> Mapping[str, JsonValue] | None:
+        """Return the secrets of an answer; None where this process does not have them."""
+        with self._lock:
+            return self._entries.get(request_id)
+
+    def drop(self, request_ids: Iterable[str]) -> None:
+        """Forget answers whose call is over."""
+        with self._lock:
+            for one in request_ids:
+                self._entries.pop(one, None)
+
+    def __repr__(self) -> str:
+        return "<Vault>"
+
+
+def masker(secrets: Iterable[Mapping[str, JsonValue]]) -> Callable[[Any], Any] | None:
+    """Return what puts `***` for secrets in JSON values; None where there are no secrets."""
+    texts = sorted(
+        {text for one in secrets for text in _texts(list(one.values()))}, key=len, reverse=True
+    )
+    if not texts:
+        return None
+
+    def mask(value: Any) -> Any:
+        if isinstance(value, str):
+            for text in texts:
+                value = value.replace(text, MASK)
+            return value
+        if isinstance(value, Mapping):
+            return {mask(key): mask(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [mask(item) for item in value]
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return MASK if is_number and str(value) in texts else value
+
+    return mask
+
+
+def _texts(value: JsonValue) -> list[str]:
+    """Return the texts and numbers in a secret that are long enough to be told apart."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in _texts(item)]
+    if value is None or isinstance(value, bool):
+        return []
+    text = str(value)
+    return [text] if len(text) >= _LEAST_CHARS else []
