@@ -79,7 +79,8 @@ def sealed(request: Request, answer: Answer, vault: Vault) -> Answer:
     if not secret:
         return answer
     if "" in secret:
-        vault.put(request.id, {"": data})
+        if data is not None:
+            vault.put(request.id, {"": data})
     else:
         fields = data if isinstance(data, Mapping) else {}
         vault.put(request.id, {name: fields[name] for name in secret if name in fields})
@@ -103,9 +104,11 @@ def unsealed(request: Request, answer: Answer, vault: Vault) -> Answer | None:
     if not secret_fields(request):
         return attrs.evolve(answer)
     secrets = vault.get(request.id)
+    if request.schema is None:
+        # A login's: all of it is secret, and most have none of it.
+        data = (secrets or {}).get("")
+        return with_secrets(attrs.evolve(answer, data=data), secrets or {})
     if secrets is None:
         # A no is a no without them.
         return None if answer.ok else attrs.evolve(answer)
-    if request.schema is None:  # a login's: nothing of it says what is secret
-        return with_secrets(attrs.evolve(answer, data=secrets.get("")), secrets)
     return with_secrets(answer, secrets)

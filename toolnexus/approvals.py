@@ -87,20 +87,21 @@ def wants_approval(tool: Tool, args: dict[str, JsonValue], ctx: ToolContext) -> 
 
     A gate that raises, or says something that is no yes and no no, asks.
     """
-    needs = getattr(tool, "needs_approval", False)
-    if callable(needs):
-        try:
-            needs = needs(codec.copy(args), ctx)
-        except Exception:
-            logger.exception("needs_approval of tool %s failed; a person is asked", tool.name)
-            needs = True
-        if isinstance(needs, str) and needs.strip():
-            return printable(needs, 10 * _SHOWN_CHARS)
-    if needs is False or needs is None:
+    needs: object = getattr(tool, "needs_approval", None)
+    if needs is None or needs is False:
         return None
-    if isinstance(needs, str) and needs.strip():
-        return fill(needs, args)
-    return default_prompt(tool.name, args)
+    if not callable(needs):
+        template = needs if isinstance(needs, str) else ""
+        return fill(template, args).strip() or default_prompt(tool.name, args)
+    try:
+        said: object = needs(codec.copy(args), ctx)
+    except Exception:
+        logger.exception("needs_approval of tool %s failed; a person is asked", tool.name)
+        said = True
+    if said is False:
+        return None
+    question = printable(said, 10 * _SHOWN_CHARS) if isinstance(said, str) else ""
+    return question.strip() or default_prompt(tool.name, args)
 
 
 def default_prompt(tool: str, args: Mapping[str, JsonValue]) -> str:

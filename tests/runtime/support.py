@@ -18,6 +18,7 @@ from toolnexus import (
     ToolContext,
     ToolResult,
 )
+from toolnexus.testing import ScriptedLlm
 
 Make = Callable[..., AgentRuntime]
 T = TypeVar("T")
@@ -102,6 +103,24 @@ def approve(rt: AgentRuntime, request: Request | None, **more: Any) -> None:
     """Say yes to `request`."""
     assert request is not None
     within(rt.resume, Answer(request.id, ok=True, **more))
+
+
+def answer_all(rt: AgentRuntime, handle: Handle, *said: Any) -> TaskResult:
+    """Answer the one open request, time after time; an `Answer` is sent under its id."""
+    for data in said:
+        (one,) = rt.pending()
+        if isinstance(data, Answer):
+            answer = Answer(one.request.id, data.ok, data.data, data.reason)
+        else:
+            answer = Answer(one.request.id, ok=True, data=data)
+        within(rt.resume, answer)
+    return rt.wait_on(handle, LIMIT)
+
+
+def told(llm: ScriptedLlm) -> str:
+    """Return the one tool result that the model was shown last."""
+    (result,) = llm.requests[-1].tool_results.values()
+    return str(result)
 
 
 def chain_of(depth: int, leaf_tools: Iterable[Any]) -> list[AgentDef]:

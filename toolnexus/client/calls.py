@@ -168,9 +168,11 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
 
 
 def _asked_by(call: CallState) -> list[str]:
-    """Return the ids of the questions of a call."""
-    asked = [one.request.id for one in call.past]
-    return asked if call.request is None else [*asked, call.request.id]
+    """Return the ids of the questions that are a call's alone: a login may be others' too."""
+    asked = [one.request for one in call.past]
+    if call.request is not None:
+        asked.append(call.request)
+    return [one.id for one in asked if one.resource is None]
 
 
 def _tell_question(call: CallState, asked: set[str]) -> Iterator[Event]:

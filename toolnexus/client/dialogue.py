@@ -147,15 +147,16 @@ class Dialogue:
         schema: Mapping[str, JsonValue] | None,
         expires_in: float | timedelta | None,
     ) -> Request:
+        given: object = data
+        if given is not None and not isinstance(given, Mapping):
+            raise ConfigError(f"ctx.ask: data must be a JSON object, not {data!r}")
+        shown = data if schema is None else {**(data or {}), "schema": schema}
+        if self.mask is not None:
+            prompt, url, shown = self.mask(prompt), self.mask(url), self.mask(shown)
         try:
-            shown = None if data is None else dict(data)
-            if schema is not None:
-                shown = {**(shown or {}), "schema": schema}
-            if self.mask is not None:
-                prompt, url, shown = self.mask(prompt), self.mask(url), self.mask(shown)
             request = Request(kind, prompt, url, shown)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"ctx.ask: {error}") from error
+        except WireFormatError as error:
+            raise ConfigError(f"ctx.ask: {error}") from None
         check_question(request)
         if expires_in is None:
             return request
