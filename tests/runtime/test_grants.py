@@ -81,7 +81,7 @@ WRONG: list[dict[str, Any]] = [
     {"under": None},
     {"tool": ""},
     {"tool": "*"},
-    {"expires_at": datetime(2026, 1, 1)},
+    {"expires_at": datetime(2026, 1, 1)},  # noqa: DTZ001 - what is refused
     {"expires_at": 5},
 ]
 
