@@ -55,8 +55,8 @@ def test_every_verb_is_listed() -> None:
     listed = {name for row in rows_below("lifecycle.md", "Verbs") for name in code_of(row[0])}
     public = {
         name
-        for name, value in vars(AgentRuntime).items()
-        if inspect.isfunction(value) and not name.startswith("_")
+        for name, value in inspect.getmembers(AgentRuntime, inspect.isfunction)
+        if not name.startswith("_")
     }
     assert listed == public
 
@@ -116,7 +116,7 @@ def test_every_status_of_a_bare_run_is_listed() -> None:
 
 def test_every_field_of_the_context_is_listed() -> None:
     listed = [code_of(row[0])[0] for row in rows_below("suspending.md", "What a tool is told")]
-    private = {"delegate"}
+    private = {"delegate", "dialogue"}
     fields = {field.name for field in attrs.fields(ToolContext)}
     assert set(listed) == fields - private
 
