@@ -8,6 +8,8 @@ from datetime import date
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import attrs
+
 from toolnexus.codec import JsonValue, check_json, dumps
 from toolnexus.errors import ConfigError, WireFormatError
 from toolnexus.keywords import RULES, echo
@@ -23,6 +25,7 @@ _KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
     "boolean": frozenset(),
     "array": frozenset({"items", "minItems", "maxItems", "uniqueItems"}),
 }
+_TOLD: Final = frozenset({"title", "description", "default", "enum", "pattern"})
 _FORM_KEYS: Final = frozenset(
     {"type", "properties", "required", "title", "description", "additionalProperties"}
 )
@@ -121,6 +124,33 @@ def field_faults(name: str, field: Mapping[str, JsonValue], value: JsonValue) ->
             fits = all(RULES["enum"](item, wanted["enum"]) for item in value)
         if not fits:
             yield f"{name} is {shown}, but must fit {echo({keyword: wanted})}"
+
+
+def masked(request: Request, mask: Callable[[Any], Any]) -> Request:
+    """Return `request` with what `mask` puts in the place of secrets; its schema stays one."""
+    data: Any = request.data
+    if request.schema is None:
+        data = mask(data)
+    else:
+        # A secret may well be `string` or `1000`: what no person reads is left as it is.
+        rest = {key: value for key, value in data.items() if key != "schema"}
+        data = {**mask(rest), "schema": _masked_field(request.schema, mask)}
+    prompt, url = mask(request.prompt), mask(request.url)
+    return attrs.evolve(request, prompt=prompt, url=url, data=data)
+
+
+def _masked_field(
+    field: Mapping[str, JsonValue], mask: Callable[[Any], Any]
+) -> dict[str, JsonValue]:
+    out = {key: mask(field[key]) if key in _TOLD else field[key] for key in field}
+    if isinstance(field.get("items"), Mapping):
+        out["items"] = _masked_field(field["items"], mask)
+    if isinstance(field.get("properties"), Mapping):
+        out["properties"] = {
+            name: _masked_field(inner, mask) if isinstance(inner, Mapping) else inner
+            for name, inner in field["properties"].items()
+        }
+    return out
 
 
 def _names(schema: Mapping[str, JsonValue]) -> str:

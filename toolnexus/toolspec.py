@@ -278,7 +278,8 @@ class ToolContext:
 
         Raises:
             Declined: Nobody said yes, and `on_decline` is `raise`.
-            ConfigError: The question makes no sense; or no run executes this tool.
+            ConfigError: The question makes no sense, or is asked within `once`; or no run
+                executes this tool.
         """
         return self._dialogue("ask").ask(
             kind,
@@ -298,7 +299,7 @@ class ToolContext:
 
         Args:
             key: Names the step within this call.
-            fn: Its result must be JSON; on a retry it is what was kept of that.
+            fn: Its result must be JSON; on a retry it is what was kept of that. It may not ask.
 
         Raises:
             ConfigError: The result is no JSON; or no run executes this tool.

@@ -49,7 +49,15 @@ from toolnexus import (
     pending_of,
     tool,
 )
-from toolnexus.testing import RecordedRequest, Reply, ScriptedLlm, VirtualClock, text, tool_call
+from toolnexus.testing import (
+    RecordedRequest,
+    Reply,
+    ScriptedLlm,
+    VirtualClock,
+    replay_tool,
+    text,
+    tool_call,
+)
 
 Status = Literal["done", "pending", "incomplete", "interrupted", "closed", "timeout", "error"]
 
@@ -247,6 +255,16 @@ request.prompt = "changed"  # type: ignore[misc]  # values are frozen
 
 def echo(asked: RecordedRequest) -> Reply:
     return text(asked.prompt)
+
+
+def try_a_tool(clock: VirtualClock) -> None:
+    done: list[str] = []
+    answers = [True, lambda request: request.kind == "approval", Answer("any", ok=False)]
+    replay = replay_tool(charge, {"amount": 5}, answers, effects=done, clock=clock)
+    assert_type(replay.result, ToolResult)
+    assert_type(replay.questions, tuple[Request, ...])
+    assert_type(replay.repeated, tuple[object, ...])
+    assert_type(replay_tool(Lookup(), {}, effects=lambda: done).report(), str)
 
 
 def try_it(clock: VirtualClock) -> None:

@@ -14,7 +14,7 @@ from toolnexus.checkpoint import Exchange
 from toolnexus.clock import Clock
 from toolnexus.codec import JsonValue
 from toolnexus.errors import ConfigError, Declined, WireFormatError
-from toolnexus.forms import check_question
+from toolnexus.forms import check_question, masked
 from toolnexus.keywords import same_json
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import ToolResult
@@ -76,7 +76,8 @@ class Dialogue:
         self._once = dict(once)
         self._keep = keep
         self._asked = 0
-        # A tool may have threads of its own; re-entrant, for a step may ask.
+        self._is_in_step = False
+        # A tool may have threads of its own; re-entrant, for a step may have steps.
         self._lock = threading.RLock()
 
     def ask(
@@ -95,19 +96,25 @@ class Dialogue:
             raise ConfigError(f"on_decline must be 'raise' or 'return', not {on_decline!r}")
         with self._lock:
             self._raise_if_over()
+            if self._is_in_step:
+                # A retry that skips the step skips its questions, so that the next one would
+                # be given the answer to one of these.
+                raise ConfigError("ctx.ask inside ctx.once: ask before the step, not in it")
             request = self._request(kind, prompt, url, data, schema, expires_in)
             place, self._asked = self._asked, self._asked + 1
             if place < len(self.past):
                 asked = self.past[place].request
-                if not _is_same(asked, request):
-                    raise self._end(_changed(place, asked, request))
+                # Both masked: when it was asked, not all was secret that is so now.
+                before, now = self._masked(asked), self._masked(request)
+                if not _is_same(before, now):
+                    raise self._end(_changed(place, before, now))
                 answer = self._reveal(self.past[place])
                 if answer is not None:
                     return _given(asked, answer, on_decline)
                 # What was said was a secret, which another process has taken along.
                 self.past = self.past[:place]
             self.place = place
-            raise self._end(ToolResult.pending(request))
+            raise self._end(ToolResult.pending(self._masked(request)))
 
     def once(self, key: str, fn: Callable[[], T]) -> T:
         """Return what was kept, or run `fn` and keep that. See `ToolContext.once`."""
@@ -117,13 +124,20 @@ class Dialogue:
         with self._lock:
             self._raise_if_over()
             if key not in self._once:
-                value = fn()
+                value = self._step(fn)
                 self._note(key, value)
                 return value
             kept: Any = self._once[key]
         if isinstance(kept, Mapping) and list(kept) == [_LOST]:
             raise ConfigError(f"ctx.once({key!r}) ran before, and its result is no JSON")
         return codec.copy(kept)  # type: ignore[no-any-return]  # JSON of what `fn` gave
+
+    def _step(self, fn: Callable[[], T]) -> T:
+        outer, self._is_in_step = self._is_in_step, True
+        try:
+            return fn()
+        finally:
+            self._is_in_step = outer
 
     def _note(self, key: str, value: Any) -> None:
         failure: str | None = None
@@ -151,8 +165,6 @@ class Dialogue:
         if given is not None and not isinstance(given, Mapping):
             raise ConfigError(f"ctx.ask: data must be a JSON object, not {data!r}")
         shown = data if schema is None else {**(data or {}), "schema": schema}
-        if self.mask is not None:
-            prompt, url, shown = self.mask(prompt), self.mask(url), self.mask(shown)
         try:
             request = Request(kind, prompt, url, shown)
         except WireFormatError as error:
@@ -161,6 +173,9 @@ class Dialogue:
         if expires_in is None:
             return request
         return attrs.evolve(request, expires_at=self._clock.now() + _span(expires_in))
+
+    def _masked(self, request: Request) -> Request:
+        return request if self.mask is None else masked(request, self.mask)
 
     def _raise_if_over(self) -> None:
         # The tool has caught what it may not catch.

@@ -20,6 +20,7 @@ from toolnexus.client.tracing import NO_SPAN, call_attributes, end_call, end_fai
 from toolnexus.client.turn import Asker
 from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled, Declined, WireFormatError
+from toolnexus.forms import masked
 from toolnexus.messages import ToolCall
 from toolnexus.parts.media import without_base64
 from toolnexus.parts.part import Part, text_of_parts
@@ -261,14 +262,7 @@ def _masked(result: ToolResult, mask: Callable[[Any], Any]) -> ToolResult:
     """Return `result` without what a person entered for the tool alone."""
     request = result.request
     if request is not None:
-        return ToolResult.pending(
-            attrs.evolve(
-                request,
-                prompt=mask(request.prompt),
-                url=mask(request.url),
-                data=mask(request.data),
-            )
-        )
+        return ToolResult.pending(masked(request, mask))
     parts = tuple(
         Part.text(mask(text_of_parts((part,)))) if part.kind == "text" else part
         for part in result.parts

@@ -1,8 +1,9 @@
 """Fakes for tests of code that uses toolnexus.
 
 `ScriptedLlm` is a model server over real HTTP that says what the test tells it to,
-`VirtualClock` a clock that moves when the test says so. With pytest both come as the fixtures
-`scripted_llm` and `virtual_clock`:
+`VirtualClock` a clock that moves when the test says so, and `replay_tool` takes one tool
+through all its questions. With pytest the first two come as the fixtures `scripted_llm` and
+`virtual_clock`:
 
     from toolnexus.testing import text, tool_call
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from toolnexus.testing.clock import VirtualClock
     from toolnexus.testing.llm import AnswerFunction, ScriptedLlm
     from toolnexus.testing.recorded import Headers, RecordedRequest
+    from toolnexus.testing.replaying import Replay, replay_tool
     from toolnexus.testing.replies import (
         Call,
         Gate,
@@ -41,11 +43,13 @@ __all__ = [
     "Gate",
     "Headers",
     "RecordedRequest",
+    "Replay",
     "Reply",
     "ScriptedLlm",
     "VirtualClock",
     "call",
     "raw",
+    "replay_tool",
     "status",
     "text",
     "tool_call",
@@ -56,8 +60,10 @@ _HOMES: Final = {
     "AnswerFunction": "llm",
     "Headers": "recorded",
     "RecordedRequest": "recorded",
+    "Replay": "replaying",
     "ScriptedLlm": "llm",
     "VirtualClock": "clock",
+    "replay_tool": "replaying",
 }
 
 
