@@ -299,7 +299,8 @@ class ToolContext:
 
         Args:
             key: Names the step within this call.
-            fn: Its result must be JSON; on a retry it is what was kept of that. It may not ask.
+            fn: Its result must be JSON; on a retry it is what was kept of that. It may not ask,
+                nor wait for threads that have steps: a call has one at a time.
 
         Raises:
             ConfigError: The result is no JSON; or no run executes this tool.

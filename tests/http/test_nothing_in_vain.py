@@ -11,6 +11,7 @@ from toolnexus import (
     Answer,
     ConfigError,
     Done,
+    InvalidAnswer,
     Request,
     ToolContext,
     ToolResult,
@@ -92,7 +93,7 @@ def test_results_of_a_relayed_call_are_an_object(
     client = make_client()
     pending = client.ask("where?", id="u", tools=[LOCATE]).pending
     assert pending is not None
-    with pytest.raises(ConfigError, match=r"data=\{.results"):
+    with pytest.raises(InvalidAnswer, match=r"data=\{.results"):
         client.ask_with_answer([LOCATE], "u", Answer(pending.id, True, data))
 
     answer = Answer(pending.id, True, {"output": "Bern"})

@@ -118,3 +118,28 @@ def test_two_calls_of_one_tool_have_their_own_steps_and_questions(
     assert rt.wait_on(handle, LIMIT).text == "end"
     assert sorted(made) == [1, 2]
     assert list(llm.requests[-1].tool_results.values()) == ["1:red", "2:tan"]
+
+
+def test_a_step_with_a_secret_in_it_gives_it_again_and_is_kept_nowhere(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    schema = {"type": "object", "properties": {"pw": {"type": "string", "secret": True}}}
+    ran: list[str] = []
+    seen: list[str] = []
+
+    def work(args: dict[str, Any], ctx: ToolContext) -> ToolResult:
+        password = str(ctx.ask("input", "?", schema=schema).secret("pw"))
+        seen.append(ctx.once("hash", lambda: ran.append("hash") or f"hash of {password}"))
+        ctx.ask("question", "Go on?")
+        return ToolResult.ok("x")
+
+    llm.say("m", tool_call("t"), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[Probe("t", work)]))
+    handle, _ = start(rt, "a")
+    answer_all(rt, handle, {"pw": "hunter2"})
+    parked = handle._parked
+    assert parked is not None
+    assert "hunter2" not in str(parked.to_dict())
+    answer_all(rt, handle, 1)
+    assert (seen, ran) == (["hash of hunter2", "hash of hunter2"], ["hash"])
+    assert dict(rt._core.vault._entries) == {}

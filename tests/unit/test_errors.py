@@ -41,6 +41,20 @@ MADE: list[tuple[errors.ToolnexusError, str]] = [
         "request 'r1' expired at 2026-01-31T12:00:00Z; it can only be declined",
     ),
     (
+        errors.InvalidAnswer("r1", ("n is 9, but must fit", "m is missing")),
+        "the answer to 'r1' does not fit: n is 9, but must fit; m is missing",
+    ),
+    (
+        errors.NotAuthorized("r1", "authorize did not say True of who answers"),
+        "the answer to 'r1' is not accepted: authorize did not say True of who answers",
+    ),
+    (
+        errors.Declined(
+            Request("approval", "Pay 5?", id="r1"), Answer("r1", False, reason="expired")
+        ),
+        "declined/expired: Pay 5? (expired)",
+    ),
+    (
         errors.ConversationParked((Request("approval", "Pay 5?", id="r1"),)),
         "the conversation waits for 1 answer(s): Pay 5? "
         "(ask_with_answer answers; supersede=True drops the question)",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolnexus.answering import require_fit, sealed
 from toolnexus.checkpoint import CallState
+from toolnexus.client.dialogue import step_name
 from toolnexus.client.execution import execute_call
 from toolnexus.client.gates import Execution
 from toolnexus.client.relay import merge_logins, merge_relays
@@ -151,8 +152,9 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
         done = Execution(ToolResult.error(f"the call failed: {failure_text(error)}"))
     request = done.result.request
     if request is None:
+        steps = [step_name(turn.key_of(index), key) for key in turn.calls[index].once]
         turn.finish(index, kit.limits.fit(done.result, len(turn.calls)))
-        kit.vault.drop(_asked_by(call))
+        kit.vault.drop([*_asked_by(call), *steps])
         return
     asked_at = format_time(kit.clock.now())
     if turn.calls[index].child is not None:

@@ -18,11 +18,15 @@ from toolnexus.forms import check_question, masked
 from toolnexus.keywords import same_json
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import ToolResult
+from toolnexus.vault import Vault
 
 T = TypeVar("T")
 
 _LOST: Final = "_lost"
 """The one key of what is kept where a result could not be."""
+
+_SEALED: Final = "_sealed"
+"""The one key of what is kept where a result has a secret in it: that is in the vault."""
 
 
 class Unwind(BaseException):
@@ -56,6 +60,8 @@ class Dialogue:
         once: Mapping[str, JsonValue],
         keep: Callable[[str, JsonValue], object],
         mask: Callable[[Any], Any] | None,
+        vault: Vault,
+        name: str,
     ) -> None:
         """Begin an execution.
 
@@ -66,6 +72,8 @@ class Dialogue:
             once: What `ctx.once` has kept, by key.
             keep: Keeps one more result of it.
             mask: See `mask`.
+            vault: Where results of steps are that have a secret in them.
+            name: The call's own there.
         """
         self.past = tuple(past)
         self.verdict: ToolResult | None = None
@@ -75,6 +83,8 @@ class Dialogue:
         self._reveal = reveal
         self._once = dict(once)
         self._keep = keep
+        self._vault = vault
+        self._name = name
         self._asked = 0
         self._is_in_step = False
         # A tool may have threads of its own; re-entrant, for a step may have steps.
@@ -130,6 +140,14 @@ class Dialogue:
             kept: Any = self._once[key]
         if isinstance(kept, Mapping) and list(kept) == [_LOST]:
             raise ConfigError(f"ctx.once({key!r}) ran before, and its result is no JSON")
+        if isinstance(kept, Mapping) and list(kept) == [_SEALED]:
+            secret = self._vault.get(step_name(self._name, key))
+            if secret is None:
+                raise ConfigError(
+                    f"ctx.once({key!r}) ran before, and its result had a secret in it, which "
+                    "went with its process"
+                )
+            kept = secret[""]
         return codec.copy(kept)  # type: ignore[no-any-return]  # JSON of what `fn` gave
 
     def _step(self, fn: Callable[[], T]) -> T:
@@ -143,7 +161,10 @@ class Dialogue:
         failure: str | None = None
         try:
             codec.check_json(value, f"the result of ctx.once({key!r})")
-            kept = codec.copy(value if self.mask is None else self.mask(value))
+            kept = codec.copy(value)
+            if self.mask is not None and self.mask(kept) != kept:
+                self._vault.put(step_name(self._name, key), {"": kept})
+                kept = {_SEALED: True}
         except WireFormatError as error:
             # It has run all the same, and must not run again.
             kept, failure = {_LOST: type(value).__name__}, str(error)
@@ -186,6 +207,11 @@ class Dialogue:
         # Noted before it is raised: also a tool that catches everything is at an end.
         self.verdict = verdict
         return Unwind(self)
+
+
+def step_name(call: str, key: str) -> str:
+    """Return what the result of a step is known by in the vault."""
+    return f"{call} {key}"
 
 
 def _given(request: Request, answer: Answer, on_decline: str) -> Answer:

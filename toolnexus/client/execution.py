@@ -193,6 +193,8 @@ def _dialogue(turn: Turn, index: int, call: CallState, kit: Kit) -> Dialogue:
         once=call.once,
         keep=partial(turn.note_once, index),
         mask=masker(filter(None, map(kit.vault.get, own))),
+        vault=kit.vault,
+        name=turn.key_of(index),
     )
 
 
