@@ -315,8 +315,8 @@ class ToolContext:
     def _dialogue(self, verb: str) -> Dialogue:
         if self.dialogue is None:
             raise ConfigError(
-                f"ctx.{verb} works in a call that a run executes; to try a tool by itself use "
-                "toolnexus.testing.replay_tool"
+                f"ctx.{verb} works in a tool that a run executes; a hook returns "
+                "ToolResult.pending, and a test of a tool uses toolnexus.testing.replay_tool"
             )
         return self.dialogue
 

@@ -362,6 +362,33 @@ def test_a_gated_delegation_is_asked_before_the_agent_is_made(
     assert told(llm) == "b end"
 
 
+@pytest.mark.parametrize("where", ["hook", "gate", "policy"])
+def test_a_gate_cannot_ask_as_a_tool_does(
+    llm: ScriptedLlm, make_runtime: Make, where: str
+) -> None:
+    class Hook:
+        def before_tool(self, call: Any, args: Any, ctx: ToolContext) -> None:
+            if where == "hook":
+                ctx.ask("approval", "?")
+
+    def gate(args: Any, ctx: ToolContext) -> bool:
+        if where == "gate":
+            ctx.ask("approval", "?")
+        return where == "policy"
+
+    refunds = Refunds(gate)
+    llm.say("m", tool_call("refund", CALL), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[refunds.tool], hooks=Hook()))
+    handle, result = start(rt, "a")
+    assert refunds.done == []
+    if where == "hook":
+        assert told(llm) == "not executed: a before_tool hook failed (ConfigError)"
+    else:
+        assert result.status == "pending"
+        answer_all(rt, handle, None)
+        assert refunds.done == [(50, "ann")]
+
+
 # -- the policy -------------------------------------------------------------------------------
 
 

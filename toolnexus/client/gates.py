@@ -79,6 +79,10 @@ def pass_gates(
     """
     if call.attempt > 0 and call.gate is None:
         return args, None
+    if not _has_gates(tool, kit):
+        return args, None
+    # The dialogue is the tool's: a gate that asks returns its question.
+    context = attrs.evolve(context, dialogue=None)
     passed = list(call.passed)
     if call.gate is not None and not passed:  # as the first form had it
         passed = list(kit.hooks.gate_names[: call.gate + 1])
@@ -107,6 +111,11 @@ def pass_gates(
         return args, None
     hooks = [name for name in passed if name != APPROVAL_GATE]
     return args, _stopped(result, len(kit.hooks.before_tool), [*hooks, APPROVAL_GATE])
+
+
+def _has_gates(tool: Tool, kit: Kit) -> bool:
+    gate = getattr(tool, "needs_approval", None)
+    return bool(kit.hooks.before_tool) or kit.approval_policy is not None or gate is not None
 
 
 def _stopped(result: ToolResult, position: int, passed: list[str]) -> Execution:
