@@ -80,23 +80,9 @@ class Child:
         comes after the last bytecode and before the call blocks is noticed only when that
         returns by itself: no person is so quick, but a test is.
         """
-        self._wait_blocked()
+        wait_blocked(self.process.pid)
         os.kill(self.process.pid, signal.SIGINT)
         return time.monotonic()
-
-    def _wait_blocked(self) -> None:
-        """Wait until the main thread has slept through two looks at it."""
-        status = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/status")
-        until = time.monotonic() + LIMIT
-        before: list[str] = []
-        while time.monotonic() < until:
-            lines = status.read_text().splitlines()
-            now = [one for one in lines if one.startswith(("State", "voluntary_ctxt"))]
-            if now == before and "S (sleeping)" in now[0]:
-                return
-            before = now
-            threading.Event().wait(0.05)
-        raise AssertionError("the main thread never blocks")
 
     def end(self, since: float | None = None) -> float:
         """Wait for the end of the script; return how long it took since then."""
@@ -107,6 +93,21 @@ class Child:
             _, errors = self.process.communicate()
             raise AssertionError(f"the script hangs\n{errors}") from None
         return time.monotonic() - (since or 0)
+
+
+def wait_blocked(pid: int) -> None:
+    """Wait until the main thread of a process has slept through two looks at it."""
+    status = Path(f"/proc/{pid}/task/{pid}/status")
+    until = time.monotonic() + LIMIT
+    before: list[str] = []
+    while time.monotonic() < until:
+        lines = status.read_text().splitlines()
+        now = [one for one in lines if one.startswith(("State", "voluntary_ctxt"))]
+        if now == before and "S (sleeping)" in now[0]:
+            return
+        before = now
+        threading.Event().wait(0.05)
+    raise AssertionError("the main thread never blocks")
 
 
 @contextmanager
