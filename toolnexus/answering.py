@@ -78,6 +78,10 @@ def sealed(request: Request, answer: Answer, vault: Vault) -> Answer:
     secret, data = secret_fields(request), answer.data
     if not secret:
         return answer
+    if not answer.ok:
+        # Nobody is given the fields of a no; the word for the model is no secret.
+        said = data.get("message") if isinstance(data, Mapping) else None
+        return attrs.evolve(answer, data={"message": said} if isinstance(said, str) else None)
     if "" in secret:
         if data is not None:
             vault.put(request.id, {"": data})

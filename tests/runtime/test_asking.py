@@ -283,9 +283,26 @@ def test_a_decline_fits_every_schema(llm: ScriptedLlm, make_runtime: Make) -> No
     assert answer_all(rt, handle, Answer("x", ok=False)).text == "end"
 
 
-def test_inline_an_answer_that_does_not_fit_is_a_no(
+def test_inline_an_answer_that_does_not_fit_is_asked_again_with_its_faults(
     llm: ScriptedLlm, make_runtime: Make
 ) -> None:
+    asked: list[Any] = []
+
+    def decide(request: Request) -> Answer:
+        asked.append((request.data or {}).get("faults"))
+        return Answer(request.id, True, "x" if len(asked) == 1 else 5)
+
+    schema = {"type": "integer"}
+    probe = Probe("t", lambda _, ctx: ToolResult.ok(ctx.ask("input", "n?", schema=schema).data))
+    llm.say("m", tool_call("t"), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[probe], wait_for=decide))
+    start(rt, "a")
+    assert told(llm) == "5"
+    assert asked == [None, ['the answer is "x", but must fit {"type":"integer"}']]
+    assert len(rt.audit()) == 1
+
+
+def test_inline_an_answer_that_never_fits_is_a_no(llm: ScriptedLlm, make_runtime: Make) -> None:
     schema = {"type": "integer"}
     probe = Probe(
         "t", lambda args, ctx: ToolResult.ok(ctx.ask("input", "n?", schema=schema).data)

@@ -324,3 +324,16 @@ def test_a_field_that_looks_like_a_credential_must_be_marked(
 def test_no_secret_of_that_name() -> None:
     with pytest.raises(ConfigError, match="no secret field 'x'"):
         Answer("r", True, {"x": 1}).secret("x")
+
+
+def test_what_a_person_says_with_a_no_is_for_the_model(
+    llm: ScriptedLlm, make_runtime: Make, everything_said: list[str]
+) -> None:
+    field = {"type": "string", "secret": True}
+    probe = Probe("t", lambda _, ctx: ctx.ask("input", "?", schema=field).secret())
+    llm.say("m", tool_call("t"), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[probe]))
+    handle, _ = start(rt, "a")
+    answer_all(rt, handle, Answer("x", False, {"message": "not today", "pw": CANARY}))
+    assert told(llm) == "declined/expired: ? (not today)"
+    everything_said += [str(rt.audit()), json.dumps(rt.transcript(handle)), *rt.trace()]

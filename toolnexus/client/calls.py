@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextvars
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
 
 from toolnexus.answering import require_fit, sealed
 from toolnexus.checkpoint import CallState
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from toolnexus.client.turn import Turn
 
 logger = logging.getLogger(__name__)
+
+_TRIES: Final = 3
+"""How often an inline interpreter may say what does not fit: it may be no person."""
 
 
 class CallStalled(BaseException):
@@ -245,9 +250,34 @@ def _give_up(turn: Turn, index: int, tools: Mapping[str, Tool]) -> None:
 def _ask_inline(
     interpreter: Callable[[Request], object], call: CallState, request: Request, kit: Kit
 ) -> Answer:
-    """Return what the interpreter said; anything but a fitting answer to this is a no."""
+    """Return what the interpreter said; anything but a fitting answer to this is a no.
+
+    One that does not fit is asked again, with the faults in the request's data.
+    """
+    faults: tuple[str, ...] = ()
+    for _ in range(_TRIES):
+        shown = copy_of(request) if not faults else _with_faults(request, faults)
+        answer = _said(interpreter, shown)
+        try:
+            require_fit(call, answer, kit.clock, kit.tools.get(call.name))
+        except RequestExpired:
+            return Answer(request.id, ok=False, reason="expired")
+        except InvalidAnswer as error:
+            logger.warning("wait_for: %s", error)
+            kit.cancel.raise_if_cancelled()
+            faults = error.faults
+        else:
+            return answer
+    return Answer(request.id, ok=False, reason=f"the answer does not fit: {faults[0]}")
+
+
+def _with_faults(request: Request, faults: Sequence[str]) -> Request:
+    return attrs.evolve(request, data={**(request.data or {}), "faults": list(faults)})
+
+
+def _said(interpreter: Callable[[Request], object], request: Request) -> Answer:
     try:
-        answer = interpreter(copy_of(request))
+        answer = interpreter(request)
     except Exception as error:
         logger.exception("wait_for failed; the request is declined")
         return Answer(request.id, ok=False, reason=f"wait_for failed: {type(error).__name__}")
@@ -256,13 +286,4 @@ def _ask_inline(
     if not isinstance(answer, Answer) or answer.id != request.id:
         logger.warning("wait_for gave no Answer to the request it was asked; declined")
         return Answer(request.id, ok=False, reason="wait_for answered something else")
-    try:
-        require_fit(call, answer, kit.clock, kit.tools.get(call.name))
-    except RequestExpired:
-        return Answer(request.id, ok=False, reason="expired")
-    except InvalidAnswer as error:
-        logger.warning("wait_for: %s; declined", error)
-        return Answer(
-            request.id, ok=False, reason=f"the answer does not fit: {error.faults[0]}"
-        )
     return answer

@@ -104,6 +104,8 @@ def _answer(screen: Screen, request: Request) -> Answer | None:
 def _introduce(screen: Screen, request: Request) -> None:
     screen.say()
     screen.quote(request.kind, request.prompt)
+    for fault in _list((request.data or {}).get("faults")):
+        screen.say(f"That did not fit: {one_line(str(fault))}")
     path = (request.data or {}).get("path")
     if isinstance(path, list):
         screen.say(f"Asked by {one_line('/'.join(map(str, path)))}.")
@@ -112,6 +114,10 @@ def _introduce(screen: Screen, request: Request) -> None:
     if request.url is not None:
         screen.say(f"Link: {one_line(request.url)}")
     screen.say("Ctrl-D gives no answer.")
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _wanted(request: Request) -> Mapping[str, JsonValue]:
