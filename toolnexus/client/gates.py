@@ -115,7 +115,8 @@ def pass_gates(
 
 def _has_gates(tool: Tool, kit: Kit) -> bool:
     gate = getattr(tool, "needs_approval", None)
-    return bool(kit.hooks.before_tool) or kit.approval_policy is not None or gate is not None
+    has_own = gate is not None and gate is not False
+    return has_own or bool(kit.hooks.before_tool) or kit.approval_policy is not None
 
 
 def _stopped(result: ToolResult, position: int, passed: list[str]) -> Execution:
