@@ -82,13 +82,19 @@ def approval_request(tool: str, args: Mapping[str, JsonValue], prompt: str) -> R
     return Request("approval", prompt, data=shown)
 
 
+def gate_of(tool: Tool) -> object:
+    """Return what `tool` says of being approved, as it stands; None where it wants none."""
+    gate: object = getattr(tool, "needs_approval", None)
+    return None if gate is False else gate
+
+
 def wants_approval(tool: Tool, args: dict[str, JsonValue], ctx: ToolContext) -> str | None:
     """Return the question that `tool` wants to be asked with these arguments; None for none.
 
     A gate that raises, or says something that is no yes and no no, asks.
     """
-    needs: object = getattr(tool, "needs_approval", None)
-    if needs is None or needs is False:
+    needs = gate_of(tool)
+    if needs is None:
         return None
     if not callable(needs):
         template = needs if isinstance(needs, str) else ""

@@ -157,9 +157,10 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
         done = Execution(ToolResult.error(f"the call failed: {failure_text(error)}"))
     request = done.result.request
     if request is None:
-        steps = [step_name(turn.key_of(index), key) for key in turn.calls[index].once]
+        sealed_under = _sealed_under(turn, index, call)
         turn.finish(index, kit.limits.fit(done.result, len(turn.calls)))
-        kit.vault.drop([*_asked_by(call), *steps])
+        if sealed_under:
+            kit.vault.drop(sealed_under)
         return
     asked_at = format_time(kit.clock.now())
     if turn.calls[index].child is not None:
@@ -174,12 +175,16 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
     turn.open(index, kit.host.surface(request), asked_at, done.by)
 
 
-def _asked_by(call: CallState) -> list[str]:
-    """Return the ids of the questions that are a call's alone: a login may be others' too."""
+def _sealed_under(turn: Turn, index: int, call: CallState) -> list[str]:
+    """Return the names under which the vault may have what is a call's alone.
+
+    A login that it shares may be others' too.
+    """
     asked = [one.request for one in call.past]
     if call.request is not None:
         asked.append(call.request)
-    return [one.id for one in asked if one.resource is None]
+    steps = [step_name(turn.key_of(index), key) for key in turn.calls[index].once]
+    return [*(one.id for one in asked if one.resource is None), *steps]
 
 
 def _tell_question(call: CallState, asked: set[str]) -> Iterator[Event]:

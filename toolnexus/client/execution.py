@@ -192,7 +192,7 @@ def _dialogue(turn: Turn, index: int, call: CallState, kit: Kit) -> Dialogue:
         reveal=lambda one: unsealed(one.request, one.answer, kit.vault),
         once=call.once,
         keep=partial(turn.note_once, index),
-        mask=masker(filter(None, map(kit.vault.get, own))),
+        mask=masker(filter(None, map(kit.vault.get, own))) if own else None,
         vault=kit.vault,
         name=turn.key_of(index),
     )

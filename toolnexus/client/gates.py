@@ -16,6 +16,7 @@ from toolnexus.approvals import (
     default_prompt,
     digest_of,
     edited_args,
+    gate_of,
     verdict_of,
     wants_approval,
 )
@@ -114,8 +115,7 @@ def pass_gates(
 
 
 def _has_gates(tool: Tool, kit: Kit) -> bool:
-    gate = getattr(tool, "needs_approval", None)
-    has_own = gate is not None and gate is not False
+    has_own = gate_of(tool) is not None
     return has_own or bool(kit.hooks.before_tool) or kit.approval_policy is not None
 
 
