@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -54,6 +56,21 @@ def can_be_called(instance: Any, attribute: attrs.Attribute[Any], value: object)
     """Check for something callable, or None."""
     if value is not None and not callable(value):
         raise ConfigError(f"{_place(instance, attribute)} must be callable, not {value!r}")
+
+
+def span(given: object, what: str) -> timedelta:
+    """Return seconds, or a timedelta, as a timedelta.
+
+    Raises:
+        ConfigError: It is neither, or longer than a timedelta can be.
+    """
+    if isinstance(given, timedelta):
+        return given
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        with suppress(OverflowError, ValueError):
+            return timedelta(seconds=given)
+        raise ConfigError(f"{what} is no time: {given!r} seconds")
+    raise ConfigError(f"{what} must be seconds or a timedelta, not {given!r}")
 
 
 text: Check = instance_of(str)

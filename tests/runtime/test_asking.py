@@ -368,6 +368,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"schema": {"type": "string", "frob": 1}}, "may not have frob"),
     ({"expires_in": "soon"}, "expires_in must be seconds or a timedelta"),
     ({"expires_in": float("nan")}, "expires_in is no time"),
+    ({"expires_in": 1e12}, "expires_in is no time"),
     ({"on_decline": "ignore"}, "on_decline must be"),
     (
         {

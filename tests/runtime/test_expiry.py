@@ -14,6 +14,7 @@ from toolnexus import (
     AgentDef,
     Answer,
     Budget,
+    ConfigError,
     Request,
     RequestExpired,
     ToolContext,
@@ -242,3 +243,6 @@ def test_pending_can_be_asked_by_age_kind_and_tree(
     assert [one.agent for one in rt.pending(under=new)] == ["b"]
     assert len(rt.pending(under=rt.root)) == 3
     assert rt.pending(kind="approval", under=old) == ()
+    assert rt.pending(older_than=1e12) == ()
+    with pytest.raises(ConfigError, match="older_than must be seconds or a timedelta"):
+        rt.pending(older_than="a day")  # type: ignore[arg-type]

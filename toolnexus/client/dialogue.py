@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
-from toolnexus import codec
+from toolnexus import checks, codec
 from toolnexus.checkpoint import Exchange
 from toolnexus.clock import Clock
 from toolnexus.codec import JsonValue
@@ -193,7 +193,11 @@ class Dialogue:
         check_question(request)
         if expires_in is None:
             return request
-        return attrs.evolve(request, expires_at=self._clock.now() + _span(expires_in))
+        try:
+            expires_at = self._clock.now() + checks.span(expires_in, "expires_in")
+        except OverflowError:
+            raise ConfigError(f"expires_in is no time: {expires_in!r}; None is never") from None
+        return attrs.evolve(request, expires_at=expires_at)
 
     def _masked(self, request: Request) -> Request:
         return request if self.mask is None else masked(request, self.mask)
@@ -234,15 +238,3 @@ def _changed(place: int, before: Request, now: Request) -> ToolResult:
         f"{before.prompt!r} and is {now.kind!r} {now.prompt!r} on the retry, so its answer "
         "fits neither; a tool must ask the same questions in the same order each time"
     )
-
-
-def _span(expires_in: float | timedelta) -> timedelta:
-    given: Any = expires_in
-    if isinstance(given, timedelta):
-        return given
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise ConfigError(f"expires_in must be seconds or a timedelta, not {given!r}")
-    try:
-        return timedelta(seconds=given)
-    except (OverflowError, ValueError):
-        raise ConfigError(f"expires_in is no time: {given!r} seconds") from None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 
-from toolnexus.errors import ConfigError
+from toolnexus import checks
 from toolnexus.runtime import ledger
 from toolnexus.runtime.audit import arguments_of
 from toolnexus.runtime.book import OpenRequest
@@ -27,22 +26,8 @@ def open_requests(
         found = tuple(one for one in found if one.request.kind == kind)
     if older_than is None:
         return found
-    since = core.clock.now() - span_of(older_than)
-    return tuple(one for one in found if one.asked_at < since)
-
-
-def span_of(given: object) -> timedelta:
-    """Return seconds, or a timedelta, as a timedelta.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    if isinstance(given, timedelta):
-        return given
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        with suppress(OverflowError, ValueError):
-            return timedelta(seconds=given)
-    raise ConfigError(f"older_than must be seconds or a timedelta, not {given!r}")
+    least, now = checks.span(older_than, "older_than"), core.clock.now()
+    return tuple(one for one in found if now - one.asked_at > least)
 
 
 def _is_under(found: OpenRequest, under: Handle | None) -> bool:
