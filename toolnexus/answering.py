@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -20,7 +21,9 @@ from toolnexus.vault import Vault
 if TYPE_CHECKING:
     from toolnexus.checkpoint import CallState
 
-_RELAYED: str = 'a relayed call is answered with data={"results": [{"id": ..., "output": ...}]}'
+_RESULTS: Final = (
+    'a relayed call is answered with data={"results": [{"id": ..., "output": ...}]}'
+)
 
 
 def require_fit(call: CallState, answer: Answer, clock: Clock, tool: Tool | None) -> None:
@@ -40,16 +43,16 @@ def require_fit(call: CallState, answer: Answer, clock: Clock, tool: Tool | None
     request = call.request
     if request is None or not answer.ok:
         return
-    if is_expired(request, clock) and request.expires_at is not None:
+    if request.expires_at is not None and is_expired(request, clock.now()):
         raise RequestExpired(request.id, format_time(request.expires_at))
     problems = _faults(call, request, answer.data, tool)
     if problems:
         raise InvalidAnswer(request.id, tuple(problems))
 
 
-def is_expired(request: Request, clock: Clock) -> bool:
-    """Say whether the request's time has passed."""
-    return request.expires_at is not None and clock.now() >= request.expires_at
+def is_expired(request: Request, now: datetime) -> bool:
+    """Say whether the request's time has passed; its instant is too late already."""
+    return request.expires_at is not None and now >= request.expires_at
 
 
 def asks_approval(call: CallState) -> bool:
@@ -61,7 +64,7 @@ def _faults(call: CallState, request: Request, data: JsonValue, tool: Tool | Non
     if asks_approval(call):
         return approval_faults(request, data, lambda args: argument_faults(tool, args))
     if request.kind == RELAYED and data is not None and not isinstance(data, Mapping):
-        return [f"{_RELAYED}, not {type(data).__name__}"]
+        return [f"{_RESULTS}, not {type(data).__name__}"]
     return [] if request.schema is None else form_faults(request.schema, data)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import re
 import string
@@ -68,7 +67,7 @@ or as a function of arguments and context says, which may return a prompt."""
 
 def digest_of(tool: str, args: Mapping[str, JsonValue]) -> str:
     """Return what an approval is bound to: SHA-256 over the tool's name and the arguments."""
-    text = json.dumps([tool, args], sort_keys=True, separators=(",", ":"))
+    text = codec.canonical([tool, args])
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 

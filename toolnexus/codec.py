@@ -29,6 +29,11 @@ def dumps(value: JsonValue) -> str:
     return _encoder.encode(value)
 
 
+def canonical(value: JsonValue) -> str:
+    """Return the one text that a value is digested as: sorted keys, ASCII; 1 is not 1.0."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
 def encode(value: JsonValue) -> bytes:
     """Return compact JSON as UTF-8; a lone surrogate becomes U+FFFD, never an error."""
     text = _body_encoder.encode(value)

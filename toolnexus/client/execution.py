@@ -85,7 +85,9 @@ def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution
 def _expired(call: CallState, kit: Kit) -> CallState:
     """Return `call` with a no in place of a yes that is carried out too late."""
     answer, request = call.answer, call.request
-    if answer is None or request is None or not answer.ok or not is_expired(request, kit.clock):
+    if answer is None or request is None or not answer.ok:
+        return call
+    if not is_expired(request, kit.clock.now()):
         return call
     kit.host.note_expired(request)
     return attrs.evolve(call, answer=Answer(answer.id, ok=False, reason="expired"))

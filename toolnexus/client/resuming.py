@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -19,6 +18,7 @@ from toolnexus.checkpoint import (
 )
 from toolnexus.client.turn import superseded_call
 from toolnexus.clock import Clock
+from toolnexus.codec import canonical
 from toolnexus.errors import (
     AlreadyAnswered,
     ConfigError,
@@ -165,7 +165,7 @@ def _note_of(answer: Answer, secret: Collection[str]) -> dict[str, Any]:
     What a person said may be meant for the tool alone. Of a secret there is not even a digest:
     short ones can be guessed from that.
     """
-    data = json.dumps(without(answer.data, secret), sort_keys=True, separators=(",", ":"))
+    data = canonical(without(answer.data, secret))
     note = {"ok": answer.ok, "digest": hashlib.sha256(data.encode()).hexdigest()}
     return {**note, "secret": sorted(secret)} if secret else note
 

@@ -6,7 +6,6 @@ Every method is called with the runtime's lock held.
 from __future__ import annotations
 
 import hmac
-import json
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -15,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from toolnexus.answering import is_expired
 from toolnexus.checkpoint import CallState, Checkpoint
+from toolnexus.codec import canonical
 from toolnexus.errors import AlreadyAnswered, NothingSuspended, RequestExpired, UnknownRequest
 from toolnexus.forms import secret_fields
 from toolnexus.keywords import same_json
@@ -133,11 +134,7 @@ class RequestBook:
 
     def overdue(self, now: datetime) -> list[Request]:
         """Return the open requests whose time has passed."""
-        return [
-            one.request
-            for one in self
-            if one.request.expires_at is not None and one.request.expires_at <= now
-        ]
+        return [one.request for one in self if is_expired(one.request, now)]
 
     def next_expiry(self) -> datetime | None:
         """Return when the first open request expires; None where none does."""
@@ -199,8 +196,7 @@ class RequestBook:
             del self._resources[request.resource]
 
     def _digest(self, answer: Answer) -> bytes:
-        text = json.dumps(answer.data, sort_keys=True)
-        return hmac.digest(self._key, text.encode(), "sha256")
+        return hmac.digest(self._key, canonical(answer.data).encode(), "sha256")
 
     def _says_the_same(self, accepted: Accepted, answer: Answer) -> bool:
         """Compare what counts. As JSON: True equals 1 in Python only, 1.0 equals 1 in both."""
