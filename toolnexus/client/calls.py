@@ -13,8 +13,8 @@ from toolnexus.answering import require_fit, sealed
 from toolnexus.checkpoint import CallState
 from toolnexus.client.dialogue import step_name
 from toolnexus.client.execution import execute_call
-from toolnexus.client.gates import Execution
-from toolnexus.client.relay import merge_logins, merge_relays
+from toolnexus.client.relay import merge_relays
+from toolnexus.client.turn import Execution
 from toolnexus.errors import Cancelled, ConfigError, InvalidAnswer, RequestExpired
 from toolnexus.events import Event, Pending, ToolResultReady
 from toolnexus.forms import check_question
@@ -65,7 +65,19 @@ def run_calls(turn: Turn, kit: Kit) -> Iterator[Event]:
 def _share_questions(turn: Turn, asked: Sequence[int], kit: Kit) -> None:
     """Let calls wait together where one answer is for all of them."""
     merge_relays(turn, asked, kit.tools)
-    merge_logins(turn)
+    _merge_logins(turn)
+
+
+def _merge_logins(turn: Turn) -> None:
+    """Let the open calls that need a login to the same resource wait on one request."""
+    first: dict[str, Request] = {}
+    for index, call in enumerate(turn.calls):
+        is_open = call.status == "open" and call.child is None and call.answer is None
+        if not is_open or call.request is None or call.request.resource is None:
+            continue
+        shared = first.setdefault(call.request.resource, call.request)
+        if shared is not call.request:
+            turn.share([index], shared)
 
 
 def results_known(turn: Turn) -> Iterator[Event]:
@@ -218,12 +230,16 @@ def _interpret(turn: Turn, index: int, kit: Kit, asked: set[str]) -> Iterator[Ev
         _run_call(turn, index, kit)
         _share_questions(turn, [index], kit)  # a gate's question may have come before its own
         again = turn.calls[index]
-        is_second = call.gate is None and again.gate is None
-        is_second = is_second and call.place is None and again.place is None
+        is_second = _is_returned(call) and _is_returned(again)
         if again.status == "open" and is_second and again.request is not None:
             _give_up(turn, index, kit.tools)
             unresolved = ToolResult.error(f"unresolved: {again.request.prompt}")
             turn.finish(index, kit.limits.fit(unresolved, len(turn.calls)))
+
+
+def _is_returned(call: CallState) -> bool:
+    """Whether the question comes from no gate and no `ctx.ask`: the tool returned it."""
+    return call.gate is None and call.place is None
 
 
 def give_up_open_calls(

@@ -15,9 +15,9 @@ from toolnexus import codec
 from toolnexus.answering import is_expired, unsealed
 from toolnexus.checkpoint import CallState, Exchange
 from toolnexus.client.dialogue import Dialogue, Unwind
-from toolnexus.client.gates import Execution, pass_gates, take_approval
+from toolnexus.client.gates import pass_gates, take_approval
 from toolnexus.client.tracing import NO_SPAN, call_attributes, end_call, end_failed
-from toolnexus.client.turn import Asker
+from toolnexus.client.turn import Asker, Execution
 from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled, Declined, WireFormatError
 from toolnexus.forms import masked

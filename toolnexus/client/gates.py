@@ -21,7 +21,7 @@ from toolnexus.approvals import (
     wants_approval,
 )
 from toolnexus.checkpoint import CallState
-from toolnexus.client.turn import THE_TOOL, Asker
+from toolnexus.client.turn import Asker, Execution
 from toolnexus.codec import JsonValue
 from toolnexus.messages import ToolCall
 from toolnexus.schema import misfit_text
@@ -34,19 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Args: TypeAlias = dict[str, JsonValue]
-
-
-@attrs.frozen
-class Execution:
-    """What an execution gave.
-
-    Attributes:
-        result: Final, or the question that the call suspends on.
-        by: Who asks that.
-    """
-
-    result: ToolResult
-    by: Asker = THE_TOOL
 
 
 def take_approval(

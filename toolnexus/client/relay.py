@@ -113,18 +113,6 @@ def merge_relays(turn: Turn, due: Sequence[int], tools: Mapping[str, Tool]) -> N
     turn.share(opened, request)
 
 
-def merge_logins(turn: Turn) -> None:
-    """Let the open calls that need a login to the same resource wait on one request."""
-    first: dict[str, Request] = {}
-    for index, call in enumerate(turn.calls):
-        is_open = call.status == "open" and call.child is None and call.answer is None
-        if not is_open or call.request is None or call.request.resource is None:
-            continue
-        shared = first.setdefault(call.request.resource, call.request)
-        if shared is not call.request:
-            turn.share([index], shared)
-
-
 def _described(turn: Turn, index: int) -> dict[str, Any]:
     call = turn.calls[index]
     args = codec.loads(call.arguments) if call.arguments.strip() else {}

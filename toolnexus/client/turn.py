@@ -48,6 +48,19 @@ class Asker:
 THE_TOOL: Final = Asker()
 
 
+@attrs.frozen
+class Execution:
+    """What an execution gave.
+
+    Attributes:
+        result: Final, or the question that the call suspends on.
+        by: Who asks that.
+    """
+
+    result: ToolResult
+    by: Asker = THE_TOOL
+
+
 class Turn:
     """The messages of a run so far, and where each call of the last reply stands.
 
@@ -150,16 +163,20 @@ class Turn:
             self.calls[index] = attrs.evolve(self.calls[index], arguments=arguments)
 
     def approve(self, index: int, digest: str, edited: str | None) -> None:
-        """Note what a person let a call be executed with, and the arguments if they changed."""
+        """Note what a person let a call be executed with.
+
+        Args:
+            index: The call's position.
+            digest: Of the tool and the arguments.
+            edited: JSON text of those, where the person changed them; None where not.
+        """
         with self.lock:
-            call = self.calls[index]
-            proposed = call.proposed if edited is None else call.proposed or call.arguments
-            self.calls[index] = attrs.evolve(
-                call,
-                approved=digest,
-                arguments=call.arguments if edited is None else edited,
-                proposed=proposed,
-            )
+            call = attrs.evolve(self.calls[index], approved=digest)
+            if edited is not None:
+                # What the model proposed stays, however often people change it.
+                proposed = call.proposed or call.arguments
+                call = attrs.evolve(call, arguments=edited, proposed=proposed)
+            self.calls[index] = call
 
     def note_once(self, index: int, key: str, value: JsonValue) -> None:
         """Keep what `ctx.once` gave."""
