@@ -86,9 +86,10 @@ class CallState:
         answer: Accepted, and not yet consumed by an execution; None else.
         result: The final result; None until `done`.
         child: Id of the handle that a delegating call runs; None for other calls.
-        gate: Position of the before-hook that asked `request`; None where the tool asked.
-        passed: Names of the before-hooks that need not look at it again, the one that asked
-            among them; empty where no hook asked.
+        gate: Position of the gate that asked `request`: a before-hook, or, behind them all, the
+            approval. None where the tool asked.
+        passed: Names of the gates that need not look at it again, the one that asked last;
+            empty where none asked.
         place: Which `ctx.ask` of the tool asked `request`, from 0; None where none did.
         past: The questions before that one, in the order in which the tool asks them.
         once: JSON that `ctx.once` has kept, by key.

@@ -165,7 +165,12 @@ class InvalidAnswer(ResumeError):
 
 
 class NotAuthorized(ResumeError):
-    """`authorize` did not say True of who answers; nothing has changed."""
+    """`authorize` did not say True of who answers; nothing has changed.
+
+    Attributes:
+        request_id: The request that stays open.
+        why: What it said instead, or that nobody was named. No text of the host's.
+    """
 
     def __init__(self, request_id: str, why: str) -> None:
         super().__init__(request_id, why)

@@ -16,16 +16,19 @@ from toolnexus.keywords import RULES, echo
 from toolnexus.suspension import LOGIN, Request, parse_time
 
 _NOTES: Final = frozenset({"type", "title", "description", "default", "secret"})
+_OF_NUMBERS: Final = frozenset(
+    {"enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+)
 _KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
     "string": frozenset({"enum", "minLength", "maxLength", "pattern", "format"}),
-    "number": frozenset({"enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}),
-    "integer": frozenset(
-        {"enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-    ),
+    "number": _OF_NUMBERS,
+    "integer": _OF_NUMBERS,
     "boolean": frozenset(),
     "array": frozenset({"items", "minItems", "maxItems", "uniqueItems"}),
 }
 _TOLD: Final = frozenset({"title", "description", "default", "enum", "pattern"})
+"""The keywords whose values a person reads, in the question or in a fault."""
+
 _FORM_KEYS: Final = frozenset(
     {"type", "properties", "required", "title", "description", "additionalProperties"}
 )

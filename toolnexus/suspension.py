@@ -98,7 +98,7 @@ class Request:
         prompt: The text a person reads.
         url: Where the person has to go (a login page); None for no such place.
         data: JSON object for the host; `path` is added when the request leaves its handle.
-        expires_at: Aware datetime after which only a decline is accepted; None: never.
+        expires_at: Aware datetime from which on only a decline is accepted; None: never.
         id: Unguessable unless given; what an `Answer` is bound to.
     """
 

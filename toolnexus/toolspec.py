@@ -281,7 +281,7 @@ class ToolContext:
             ConfigError: The question makes no sense, or is asked within `once`; or no run
                 executes this tool.
         """
-        return self._dialogue("ask").ask(
+        return self._dialogue_for("ask").ask(
             kind,
             prompt,
             url=url,
@@ -303,16 +303,17 @@ class ToolContext:
                 nor wait for threads that have steps: a call has one at a time.
 
         Raises:
-            ConfigError: The result is no JSON; or no run executes this tool.
+            ConfigError: The result is no JSON, now or when it ran; it had a secret in it, which
+                went with its process; the key is empty; or no run executes this tool.
         """
-        return self._dialogue("once").once(key, fn)
+        return self._dialogue_for("once").once(key, fn)
 
     @property
     def has_secrets(self) -> bool:
         """Whether an answer has told this tool a secret: it must not be logged."""
         return self.dialogue is not None and self.dialogue.mask is not None
 
-    def _dialogue(self, verb: str) -> Dialogue:
+    def _dialogue_for(self, verb: str) -> Dialogue:
         if self.dialogue is None:
             raise ConfigError(
                 f"ctx.{verb} works in a tool that a run executes; a hook returns "
@@ -342,8 +343,9 @@ class Tool(ToolDeclaration, Protocol):
     """What the loop knows of a tool. Any object with these members is one.
 
     A tool may also have `handles_decline = True`: then it runs, with `ctx.answer.ok` False,
-    when its request is declined; otherwise a decline executes nothing. And it may have
-    `needs_approval`, as `tool` takes it.
+    when its request is declined; otherwise a decline executes nothing. It may have
+    `needs_approval`, as `tool` takes it, and `argument_faults(args)`, a list of texts, to say
+    itself whether the arguments that a person gives it fit; else its schema does.
     """
 
     @property

@@ -290,7 +290,7 @@ class AgentRuntime(Reading):
             RequestExpired: It came too late and is no decline.
             InvalidAnswer: It does not fit the request's schema, or the tool; lists every fault.
             NotAuthorized: `authorize` did not say True.
-            ConfigError: It is no `Answer`.
+            ConfigError: It is no `Answer`, or two different ones have one id.
         """
         self._answers.resume(_several(answer), principal)
 
@@ -299,17 +299,15 @@ class AgentRuntime(Reading):
     ) -> Future[None]:
         """Answer an open request without blocking; the future ends when `resume` would.
 
-        What `resume` raises is raised here.
+        What `resume` raises is raised here, at once: `authorize` is called on this thread.
         """
         return self._answers.future_resume(_several(answer), principal)
 
     def expire_due(self) -> tuple[str, ...]:
         """Settle every open request whose `expires_at` has passed. Blocks as `resume` does.
 
-        The model is told that its call has expired, and the run goes on.
-
-        Returns:
-            The ids of the requests.
+        The model is told that its call has expired, and the run goes on. Returns the ids of the
+        requests. An inline `wait_for` is not cut short: what it says too late is refused then.
         """
         return self._answers.expire_due()
 
@@ -333,7 +331,10 @@ class AgentRuntime(Reading):
         return self._spawning.supersede(self._core.own(handle), content)
 
     def grant(self, grant: Grant) -> Grant:
-        """Let calls that fit `grant` be executed without asking, from now on; return it."""
+        """Let calls that fit `grant` be executed without asking, from now on; return it.
+
+        Kept by this runtime, in memory. A request that is open already stays open.
+        """
         if not isinstance(grant, Grant):
             raise ConfigError(f"grant takes a Grant, not {grant!r}")
         with self._core.deciding() as effects:
