@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import attrs
 
 from toolnexus import checks, codec
-from toolnexus.checkpoint import Exchange
+from toolnexus.answering import unsealed
+from toolnexus.checkpoint import CallState, Exchange
 from toolnexus.clock import Clock
 from toolnexus.codec import JsonValue
 from toolnexus.errors import ConfigError, Declined, WireFormatError
@@ -18,7 +19,10 @@ from toolnexus.forms import check_question, masked
 from toolnexus.keywords import same_json
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import ToolResult
-from toolnexus.vault import Vault
+from toolnexus.vault import Vault, masker
+
+if TYPE_CHECKING:
+    from toolnexus.client.turn import Turn
 
 T = TypeVar("T")
 
@@ -52,43 +56,39 @@ class Dialogue:
     """
 
     def __init__(
-        self,
-        past: Sequence[Exchange],
-        clock: Clock,
-        *,
-        reveal: Callable[[Exchange], Answer | None],
-        once: Mapping[str, JsonValue],
-        keep: Callable[[str, JsonValue], object],
-        mask: Callable[[Any], Any] | None,
-        vault: Vault,
-        name: str,
+        self, turn: Turn, index: int, call: CallState, vault: Vault, clock: Clock
     ) -> None:
         """Begin an execution.
 
         Args:
-            past: What was asked and answered before.
+            turn: Keeps what the steps give.
+            index: The call's position there.
+            call: As it was before this execution, its accepted answer included.
+            vault: Where secrets are, and results that have one in them.
             clock: Says when a question is asked.
-            reveal: Gives an answer with its secrets; None where these are gone.
-            once: What `ctx.once` has kept, by key.
-            keep: Keeps one more result of it.
-            mask: See `mask`.
-            vault: Where results of steps are that have a secret in them.
-            name: The call's own there.
         """
-        self.past = tuple(past)
+        self.past = call.past
         self.verdict: ToolResult | None = None
         self.place: int | None = None
-        self.mask = mask
-        self._clock = clock
-        self._reveal = reveal
-        self._once = dict(once)
-        self._keep = keep
+        self.mask: Callable[[Any], Any] | None = None
+        self._turn = turn
+        self._index = index
         self._vault = vault
-        self._name = name
+        self._clock = clock
+        self._once = call.once
         self._asked = 0
         self._is_in_step = False
         # A tool may have threads of its own; re-entrant, for a step may have steps.
         self._lock = threading.RLock()
+        if call.request is not None:
+            self._take_up(call, call.request)
+
+    def _take_up(self, call: CallState, request: Request) -> None:
+        """Go on where the call has asked `request`."""
+        if call.place is not None and call.answer is not None:
+            self.past = (*call.past, Exchange(request, call.answer))
+        ids = [request.id, *(one.request.id for one in call.past)]
+        self.mask = masker(filter(None, map(self._vault.get, ids)))
 
     def ask(
         self,
@@ -118,7 +118,7 @@ class Dialogue:
                 before, now = self._masked(asked), self._masked(request)
                 if not _is_same(before, now):
                     raise self._end(_changed(place, before, now))
-                answer = self._reveal(self.past[place])
+                answer = unsealed(asked, self.past[place].answer, self._vault)
                 if answer is not None:
                     return _given(asked, answer, on_decline)
                 # What was said was a secret, which another process has taken along.
@@ -141,7 +141,7 @@ class Dialogue:
         if isinstance(kept, Mapping) and list(kept) == [_LOST]:
             raise ConfigError(f"ctx.once({key!r}) ran before, and its result is no JSON")
         if isinstance(kept, Mapping) and list(kept) == [_SEALED]:
-            secret = self._vault.get(step_name(self._name, key))
+            secret = self._vault.get(self._name_of(key))
             if secret is None:
                 raise ConfigError(
                     f"ctx.once({key!r}) ran before, and its result had a secret in it, which "
@@ -163,15 +163,18 @@ class Dialogue:
             codec.check_json(value, f"the result of ctx.once({key!r})")
             kept = codec.copy(value)
             if self.mask is not None and self.mask(kept) != kept:
-                self._vault.put(step_name(self._name, key), {"": kept})
+                self._vault.put(self._name_of(key), {"": kept})
                 kept = {_SEALED: True}
         except WireFormatError as error:
             # It has run all the same, and must not run again.
             kept, failure = {_LOST: type(value).__name__}, str(error)
-        self._once[key] = kept
-        self._keep(key, kept)
+        self._once = {**self._once, key: kept}
+        self._turn.note_once(self._index, key, kept)
         if failure is not None:
             raise ConfigError(failure)
+
+    def _name_of(self, key: str) -> str:
+        return step_name(self._turn.key_of(self._index), key)
 
     def _request(
         self,

@@ -6,14 +6,13 @@ import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from toolnexus import codec
 from toolnexus.answering import is_expired, unsealed
-from toolnexus.checkpoint import CallState, Exchange
+from toolnexus.checkpoint import CallState
 from toolnexus.client.dialogue import Dialogue, Unwind
 from toolnexus.client.gates import pass_gates, take_approval
 from toolnexus.client.tracing import NO_SPAN, call_attributes, end_call, end_failed
@@ -34,7 +33,6 @@ from toolnexus.toolspec import (
     handles_decline,
     log_failure,
 )
-from toolnexus.vault import masker
 
 if TYPE_CHECKING:
     from toolnexus.client.loop import Kit
@@ -170,7 +168,7 @@ def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
         handle_id=kit.host.handle_id,
         deadline=deadline,
         delegate=kit.host.delegate_for(turn, index),
-        dialogue=_dialogue(turn, index, call, kit),
+        dialogue=Dialogue(turn, index, call, kit.vault, kit.clock),
     )
 
 
@@ -179,25 +177,6 @@ def _answer_for_tool(call: CallState, kit: Kit) -> Answer | None:
     if call.answer is None or call.request is None or call.gate is not None:
         return None
     return unsealed(call.request, call.answer, kit.vault)
-
-
-def _dialogue(turn: Turn, index: int, call: CallState, kit: Kit) -> Dialogue:
-    past = call.past
-    if call.place is not None and call.answer is not None and call.request is not None:
-        past = (*past, Exchange(call.request, call.answer))
-    own = [one.request.id for one in past]
-    if call.request is not None:
-        own.append(call.request.id)
-    return Dialogue(
-        past,
-        kit.clock,
-        reveal=lambda one: unsealed(one.request, one.answer, kit.vault),
-        once=call.once,
-        keep=partial(turn.note_once, index),
-        mask=masker(filter(None, map(kit.vault.get, own))) if own else None,
-        vault=kit.vault,
-        name=turn.key_of(index),
-    )
 
 
 def _execute(
