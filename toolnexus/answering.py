@@ -14,7 +14,7 @@ from toolnexus.codec import JsonValue
 from toolnexus.errors import InvalidAnswer, RequestExpired
 from toolnexus.forms import form_faults, secret_fields
 from toolnexus.schema import faults
-from toolnexus.suspension import RELAYED, Answer, Request, format_time, with_secrets
+from toolnexus.suspension import RELAYED, Answer, Request, format_time, message_of, with_secrets
 from toolnexus.toolspec import Tool
 from toolnexus.vault import Vault
 
@@ -83,8 +83,8 @@ def sealed(request: Request, answer: Answer, vault: Vault) -> Answer:
         return answer
     if not answer.ok:
         # Nobody is given the fields of a no; the word for the model is no secret.
-        said = data.get("message") if isinstance(data, Mapping) else None
-        return attrs.evolve(answer, data={"message": said} if isinstance(said, str) else None)
+        said = message_of(data)
+        return attrs.evolve(answer, data=None if said is None else {"message": said})
     if "" in secret:
         if data is not None:
             vault.put(request.id, {"": data})

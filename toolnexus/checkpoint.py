@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import attrs
@@ -41,6 +42,9 @@ _CALL_KEYS: Final = (
 _KEYS: Final = ("schema", "run", "base", "messages", "calls", "turns", "usage", "toolCalls")
 
 _KINDS: Final = {str: "string", int: "integer", list: "array", dict: "object"}
+
+
+_NO_STEPS: Final[Mapping[str, JsonValue]] = MappingProxyType({})
 
 
 @attrs.frozen
@@ -111,7 +115,7 @@ class CallState:
     passed: tuple[str, ...] = ()
     place: int | None = None
     past: tuple[Exchange, ...] = ()
-    once: Mapping[str, JsonValue] = attrs.field(factory=dict, repr=False)
+    once: Mapping[str, JsonValue] = attrs.field(default=_NO_STEPS, repr=False)
     approved: str | None = None
     proposed: str | None = attrs.field(default=None, repr=False)
 
@@ -176,7 +180,7 @@ class CallState:
             passed=tuple(passed),
             place=_optional("CallState", data, "place", int),
             past=tuple(map(Exchange.from_dict, past)),
-            once=_optional("CallState", data, "once", dict) or {},
+            once=_optional("CallState", data, "once", dict) or _NO_STEPS,
             approved=_optional("CallState", data, "approved", str),
             proposed=_optional("CallState", data, "proposed", str),
         )

@@ -86,13 +86,21 @@ class ResumeError(ToolnexusError):
 
 
 class NothingSuspended(ResumeError):
-    """No handle of this runtime waits for an answer."""
+    """No handle of this runtime waits for an answer.
 
-    def __init__(self, answer_id: str) -> None:
-        super().__init__(answer_id)
+    Attributes:
+        answer_id: The id that fits nothing.
+        outcome: `cancelled` or `superseded` where a request with that id was open; None else.
+    """
+
+    def __init__(self, answer_id: str, outcome: str | None = None) -> None:
+        super().__init__(answer_id, outcome)
         self.answer_id = answer_id
+        self.outcome = outcome
 
     def __str__(self) -> str:
+        if self.outcome is not None:
+            return f"request {self.answer_id!r} was {self.outcome}; nothing is suspended now"
         return f"nothing is suspended, so answer {self.answer_id!r} fits no request"
 
 
@@ -102,14 +110,18 @@ class UnknownRequest(ResumeError):
     Attributes:
         answer_id: The id that fits nothing.
         open_count: How many are open. Their ids are not told: who knows one may answer it.
+        outcome: `cancelled` or `superseded` where a request with that id was open; None else.
     """
 
-    def __init__(self, answer_id: str, open_count: int = 0) -> None:
-        super().__init__(answer_id, open_count)
+    def __init__(self, answer_id: str, open_count: int = 0, outcome: str | None = None) -> None:
+        super().__init__(answer_id, open_count, outcome)
         self.answer_id = answer_id
         self.open_count = open_count
+        self.outcome = outcome
 
     def __str__(self) -> str:
+        if self.outcome is not None:
+            return f"request {self.answer_id!r} was {self.outcome}; it cannot be answered now"
         return (
             f"no open request has the id {self.answer_id!r} ({self.open_count} open; "
             "AgentRuntime.pending() lists them)"

@@ -17,7 +17,7 @@ from toolnexus.suspension import format_time, new_request_id, parse_time
 from toolnexus.toolspec import require_tool_name
 
 if TYPE_CHECKING:
-    from toolnexus.runtime.handle import PendingRequest
+    from toolnexus.runtime.handle import Handle, PendingRequest
 
 _IMPLIED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), "number"),
@@ -27,6 +27,11 @@ _IMPLIED: Final[Mapping[str, str]] = {
 """What a keyword says nothing of unless the value is one: it must be one."""
 
 _KEYS: Final = ("id", "tool", "where", "under", "expiresAt")
+
+
+def id_of(handle: Any) -> Any:
+    """Return the id of a handle; what is none is found out by a validator."""
+    return handle if isinstance(handle, str) else getattr(handle, "id", handle)
 
 
 def _tool(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
@@ -91,24 +96,26 @@ class Grant:
         tool: The tool's name.
         where: A JSON Schema for each argument. A call with an argument that is not named here
             does not fit; `True` takes any value of one. Empty fits calls without arguments.
-        under: Id of the handle whose agents, itself included, it is for.
+        under: The handle, or its id, whose agents, itself included, it is for.
         expires_at: Aware datetime at which it ends; None: never.
         id: What it is revoked by.
     """
 
     tool: str = attrs.field(validator=_tool)
     where: Mapping[str, JsonValue] = attrs.field(converter=codec.copy, validator=_where)
-    under: str = attrs.field(validator=_under)
+    under: str = attrs.field(converter=id_of, validator=_under)
     expires_at: datetime | None = attrs.field(default=None, validator=_expiry)
     id: str = attrs.field(factory=new_request_id, kw_only=True)
 
     @classmethod
     def of(
-        cls, pending: PendingRequest, under: str, expires_at: datetime | None = None
+        cls, pending: PendingRequest, under: Handle | str, expires_at: datetime | None = None
     ) -> Grant:
-        """Return the grant for calls with just the arguments of an open request."""
+        """Return the grant for calls with just the arguments of one of `rt.pending()`."""
+        if not hasattr(pending, "arguments"):
+            raise ConfigError(f"Grant.of takes one of AgentRuntime.pending(), not {pending!r}")
         where = {name: {"const": value} for name, value in pending.arguments.items()}
-        return cls(pending.tool, where, under, expires_at)
+        return cls(pending.tool, where, id_of(under), expires_at)
 
     def allows(
         self, tool: str, args: Mapping[str, JsonValue], handle_id: str, now: datetime

@@ -214,8 +214,9 @@ class Answer:
     def declined_text(self, request: Request) -> str:
         """Return what the model reads when this is a no; nothing was executed."""
         said = [self.reason] if self.reason else []
-        if isinstance(self.data, Mapping) and isinstance(self.data.get("message"), str):
-            said.append(self.data["message"])
+        message = message_of(self.data)
+        if message:
+            said.append(message)
         text = f"declined/expired: {request.prompt}"
         return f"{text} ({': '.join(said)})" if said else text
 
@@ -249,6 +250,12 @@ def check_answer(answer: object) -> None:
         raise ConfigError(
             f"resume takes an Answer, such as Answer(request.id, ok=True), not {answer!r}"
         )
+
+
+def message_of(data: JsonValue) -> str | None:
+    """Return what the data of a no says to the model; None where it says nothing."""
+    message = data.get("message") if isinstance(data, Mapping) else None
+    return message if isinstance(message, str) else None
 
 
 def with_secrets(answer: Answer, secrets: Mapping[str, JsonValue]) -> Answer:

@@ -120,7 +120,12 @@ class ToolResult:
             prompt: What the person reads; made of `resource` unless given.
             resource: What the login is for, such as `crm`: all calls that need the same one, in
                 any agent of the runtime, share one request. Empty shares nothing.
+
+        Raises:
+            ConfigError: `url` is no http or https address; a page may well link to it.
         """
+        if not str(url).lower().startswith(("http://", "https://")):
+            raise ConfigError(f"auth_required takes an http or https url, not {url!r}")
         text = prompt or f"Log in to {resource or 'continue'}."
         data = {"resource": resource} if resource else None
         return cls.pending(Request(LOGIN, text, url, data))

@@ -121,6 +121,8 @@ def _run(
     if passed is not args:
         args = passed
         turn.rewrite(index, codec.dumps(args))
+    if stopped is not None and call.approved is not None and call.request is not None:
+        kit.host.note_stopped(call.request)
     # The hooks may have taken their time.
     kit.cancel.raise_if_cancelled()
     done = stopped or _misfit(tool, args) or _execute(tool, as_asked, args, context, kit)

@@ -91,6 +91,9 @@ class Host(Protocol):
     def note_expired(self, request: Request) -> None:
         """Note that an answer was there in time, and its execution was not."""
 
+    def note_stopped(self, request: Request) -> None:
+        """Note that a gate has stopped a call that a person had approved."""
+
     def ask_inline(self, request: Request) -> WaitFor | None:
         """Return who decides `request` now, having noted that; None where nobody does.
 

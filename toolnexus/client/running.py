@@ -355,6 +355,9 @@ class _BareHost:
     def note_expired(self, request: Request) -> None:
         pass
 
+    def note_stopped(self, request: Request) -> None:
+        pass
+
     def ask_inline(self, request: Request) -> WaitFor | None:  # noqa: ARG002
         return self._wait_for
 

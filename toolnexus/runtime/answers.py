@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from toolnexus.answering import require_fit, sealed
+from toolnexus.answering import asks_approval, require_fit, sealed
+from toolnexus.approvals import edited_args
 from toolnexus.budget import Budget
+from toolnexus.checkpoint import CallState
 from toolnexus.errors import ConfigError, NotAuthorized
 from toolnexus.results import TaskResult
 from toolnexus.runtime import ledger
@@ -154,7 +156,7 @@ class Answers:
             place = found.places[0]
             call = core.calls_locked(place.handle)[place.index]
             pending = view_locked(core, found)
-        _authorize(core.options.authorize, principal, pending)
+        _authorize(core.options.authorize, principal, _as_answered(pending, call, answer))
         require_fit(call, answer, core.clock, tool_of(place.handle.definition, call.name))
 
     def _take_locked(
@@ -252,6 +254,12 @@ class Answers:
         parts = handle_id.split("/")
         ids = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
         return [self._core.handles[one] for one in ids if one in self._core.handles]
+
+
+def _as_answered(pending: PendingRequest, call: CallState, answer: Answer) -> PendingRequest:
+    """Return the request with the arguments that the answer would let the call run with."""
+    edited = edited_args(answer.data) if answer.ok and asks_approval(call) else None
+    return pending if edited is None else attrs.evolve(pending, arguments=edited)
 
 
 def _refuse_contradictions(answers: Sequence[Answer]) -> None:

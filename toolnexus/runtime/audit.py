@@ -14,7 +14,7 @@ from toolnexus.answering import asks_approval
 from toolnexus.approvals import edited_args
 from toolnexus.checkpoint import CallState
 from toolnexus.codec import JsonValue, copy, loads
-from toolnexus.suspension import Answer, Outcome, Request, format_time
+from toolnexus.suspension import Answer, Outcome, Request, format_time, message_of
 
 if TYPE_CHECKING:
     from toolnexus.runtime.handle import Handle
@@ -44,8 +44,10 @@ class AuditRecord:
         how: By what it was settled; None while it is open.
         principal: Who answered, as `resume` was told; None where nobody said.
         reason: The answer's.
+        message: What the answer said to the model with a no (`data["message"]`).
         settled_at: Aware, UTC; None while it is open.
-        effective: The arguments that the answer let the call run with; None where it did not.
+        effective: The arguments that the answer let the call run with; None where it did not,
+            or where another gate stopped the call then.
     """
 
     request_id: str
@@ -62,6 +64,7 @@ class AuditRecord:
     how: How | None = None
     principal: str | None = None
     reason: str | None = None
+    message: str | None = None
     settled_at: datetime | None = None
     effective: Mapping[str, JsonValue] | None = attrs.field(default=None, repr=False)
 
@@ -69,6 +72,11 @@ class AuditRecord:
     def was_changed(self) -> bool:
         """Whether it ran with other arguments than were shown."""
         return self.effective is not None and self.effective != self.arguments
+
+    def is_under(self, handle_id: str) -> bool:
+        """Say whether that handle, or one below it, waited for the answer."""
+        waited = (self.handle_id, *(one for one, _ in self.shared_with))
+        return any(f"{one}/".startswith(f"{handle_id}/") for one in waited)
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return JSON, for a log of the host's."""
@@ -120,6 +128,12 @@ class AuditLog:
             others = (*known.shared_with, (handle.id, call.id))
             self._records[request.id] = attrs.evolve(known, shared_with=others)
 
+    def stopped(self, request: Request) -> None:
+        """Note that the call did not run after all: a gate behind the approval stopped it."""
+        known = self._records.get(request.id)
+        if known is not None:
+            self._records[request.id] = attrs.evolve(known, effective=None)
+
     def settled(
         self,
         request: Request,
@@ -145,6 +159,7 @@ class AuditLog:
             how=how,
             principal=principal,
             reason=answer.reason,
+            message=None if answer.ok else message_of(answer.data),
             settled_at=now,
             effective=effective,
         )

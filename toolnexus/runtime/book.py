@@ -20,7 +20,7 @@ from toolnexus.codec import canonical
 from toolnexus.errors import AlreadyAnswered, NothingSuspended, RequestExpired, UnknownRequest
 from toolnexus.forms import secret_fields
 from toolnexus.keywords import same_json
-from toolnexus.suspension import Answer, Request, format_time, new_request_id
+from toolnexus.suspension import Answer, Outcome, Request, format_time, new_request_id
 
 if TYPE_CHECKING:
     from toolnexus.runtime.handle import Handle
@@ -69,11 +69,13 @@ class Accepted:
 class RequestBook:
     """The open requests, in the order in which they parked, and the last accepted answers."""
 
-    __slots__ = ("_answered", "_key", "_open", "_resources")
+    __slots__ = ("_answered", "_key", "_open", "_resources", "_withdrawn")
 
     def __init__(self) -> None:
         self._open: dict[str, OpenRequest] = {}
         self._answered: OrderedDict[str, Accepted] = OrderedDict()
+        # What became of requests that nobody can answer any more, for who is late.
+        self._withdrawn: OrderedDict[str, Outcome] = OrderedDict()
         # Ids of the open logins, by what they are for.
         self._resources: dict[str, str] = {}
         self._key = secrets.token_bytes(32)
@@ -117,7 +119,9 @@ class RequestBook:
                 self._resources[request.resource] = request.id
         return attrs.evolve(parked, calls=tuple(calls)), opened
 
-    def withdraw(self, handle: Handle, calls: Iterable[CallState]) -> list[Request]:
+    def withdraw(
+        self, handle: Handle, calls: Iterable[CallState], outcome: Outcome
+    ) -> list[Request]:
         """Let the calls of `handle` wait no more; return what nobody waits for now."""
         closed = []
         for call in calls:
@@ -130,6 +134,9 @@ class RequestBook:
             if not found.places:
                 self._close(found)
                 closed.append(found.request)
+                self._withdrawn[found.request.id] = outcome
+                if len(self._withdrawn) > _ANSWERED_KEPT:
+                    self._withdrawn.popitem(last=False)
         return closed
 
     def overdue(self, now: datetime) -> list[Request]:
@@ -160,9 +167,10 @@ class RequestBook:
         found = self._open.get(answer.id)
         if found is not None:
             return found
+        outcome = self._withdrawn.get(answer.id)
         if self._open:
-            raise UnknownRequest(answer.id, len(self._open))
-        raise NothingSuspended(answer.id)
+            raise UnknownRequest(answer.id, len(self._open), outcome)
+        raise NothingSuspended(answer.id, outcome)
 
     def accept(
         self, found: OpenRequest, said: Answer, kept: Answer, runs: frozenset[str]

@@ -32,7 +32,7 @@ from toolnexus.runtime.logins import Logins
 from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.run import End, HelpingFuture, Run
 from toolnexus.runtime.state import Cause, State, next_state
-from toolnexus.suspension import Answer, Outcome, Request
+from toolnexus.suspension import Answer, Request
 from toolnexus.vault import Vault
 from toolnexus.workers import WorkerPool
 
@@ -212,18 +212,24 @@ class Core:
             effects.tell(self.announce, opened)
 
     def withdraw_locked(
+        self, handle: Handle, calls: Iterable[CallState], how: How, effects: Effects
+    ) -> None:
+        """Take back the requests of `calls`: no answer fits them any more."""
+        for request in self.book.withdraw(handle, calls, "cancelled"):
+            gone = Answer(request.id, ok=False, reason="cancelled")
+            self.settle_request_locked(request, gone, how, effects)
+
+    def supersede_locked(
         self,
         handle: Handle,
         calls: Iterable[CallState],
-        how: How,
         effects: Effects,
-        outcome: Outcome = "cancelled",
+        principal: str | None,
     ) -> None:
-        """Take back the requests of `calls`: no answer fits them any more."""
-        for request in self.book.withdraw(handle, calls):
-            self.settle_request_locked(
-                request, Answer(request.id, ok=False, reason=outcome), how, effects
-            )
+        """Drop the requests of `calls`: the user has said something else."""
+        for request in self.book.withdraw(handle, calls, "superseded"):
+            gone = Answer(request.id, ok=False, reason="superseded")
+            self.settle_request_locked(request, gone, "supersede", effects, principal=principal)
 
     def settle_request_locked(
         self,

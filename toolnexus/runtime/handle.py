@@ -228,6 +228,7 @@ class PendingRequest:
         arguments: What the tool was called with.
         call_id: The model's id of the call.
         asked_at: When it asked; aware, UTC.
+        shared_with: Ids of further handles that wait for the same login.
     """
 
     request: Request
@@ -237,6 +238,11 @@ class PendingRequest:
     arguments: dict[str, JsonValue] = attrs.field(repr=False)
     call_id: str
     asked_at: datetime
+    shared_with: tuple[str, ...] = ()
+
+    def is_under(self, handle_id: str) -> bool:
+        """Say whether that handle, or one below it, waits for the answer."""
+        return any(is_under(one, handle_id) for one in (self.handle_id, *self.shared_with))
 
     @property
     def handle_id(self) -> str:
@@ -294,6 +300,11 @@ class Spawn:
 
     def __repr__(self) -> str:
         return f"Spawn({self._handle!r}, error={self.error!r})"
+
+
+def is_under(handle_id: str, above: str) -> bool:
+    """Say whether a handle is another one, or below it, by their ids."""
+    return f"{handle_id}/".startswith(f"{above}/")
 
 
 def shown(request: Request | None) -> Request | None:

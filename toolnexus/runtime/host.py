@@ -103,6 +103,11 @@ class TurnHost:
         with self._core.deciding() as effects:
             self._core.settle_request_locked(request, late, "expiry", effects)
 
+    def note_stopped(self, request: Request) -> None:
+        """Note in the audit that the call of an approved request did not run."""
+        with self._core.lock:
+            self._core.audit.stopped(request)
+
     def ask_inline(self, request: Request) -> WaitFor | None:
         """Find the nearest interpreter, and suspend the handle while that decides."""
         run, handle = self._run, self._run.handle

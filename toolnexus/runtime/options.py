@@ -65,7 +65,8 @@ class RuntimeOptions(ClientOptions):
         on_suspend: Called with each `PendingRequest` after its agent has parked, at least once;
             what it raises is logged.
         authorize: Called with a principal and the `PendingRequest` that it wants to answer;
-            only True lets it. Where it is given, `resume` has to be given a principal.
+            only True lets it. Its `arguments` are those that the answer would let the call run
+            with. Where it is given, `resume` has to be given a principal.
         expire_requests: Whether a timer settles what has expired; else `expire_due` does.
     """
 

@@ -39,29 +39,27 @@ class Reading:
         self,
         kind: str | None = None,
         older_than: float | timedelta | None = None,
-        under: Handle | None = None,
+        under: Handle | str | None = None,
     ) -> tuple[PendingRequest, ...]:
         """Return open requests: oldest first, those of one turn in call order.
 
         Args:
             kind: Only those of this kind.
             older_than: Only those that were asked longer ago; seconds or a timedelta.
-            under: Only those of this handle and what is below it.
+            under: Only those of this handle, or the one with this id, and what is below it.
         """
-        if under is not None:
-            self._core.own(under)
-        return open_requests(self._core, kind, older_than, under)
+        return open_requests(self._core, kind, older_than, self._id_of(under))
 
-    def audit(self, under: Handle | None = None) -> tuple[AuditRecord, ...]:
+    def audit(self, under: Handle | str | None = None) -> tuple[AuditRecord, ...]:
         """Return what was asked and what came of it, oldest first, for the last `audit_limit`.
 
         Args:
-            under: Only what this handle and those below it have asked.
+            under: Only what this handle, by itself or by id, and those below it have asked.
         """
-        inside = "" if under is None else f"{self._core.own(under).id}/"
+        inside = self._id_of(under)
         with self._core.lock:
             records = tuple(self._core.audit)
-        return tuple(one for one in records if f"{one.handle_id}/".startswith(inside))
+        return tuple(one for one in records if one.is_under(inside))
 
     def grants(self) -> tuple[Grant, ...]:
         """Return the standing grants that have not expired, oldest first."""
@@ -92,6 +90,11 @@ class Reading:
     def trace_has(self, fragment: str) -> bool:
         """Say whether a kept trace line contains `fragment`."""
         return any(fragment in line for line in self.trace())
+
+    def _id_of(self, handle: Handle | str | None) -> str:
+        if handle is None:
+            return self._core.root.id
+        return handle if isinstance(handle, str) else self._core.own(handle).id
 
     # last: shadows the builtin in this class body
     def list(self) -> tuple[HandleView, ...]:

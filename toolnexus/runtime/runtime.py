@@ -311,7 +311,7 @@ class AgentRuntime(Reading):
         """
         return self._answers.expire_due()
 
-    def supersede(self, handle: Handle, prompt: Prompt) -> Ack:
+    def supersede(self, handle: Handle, prompt: Prompt, *, principal: object = None) -> Ack:
         """Drop what an agent waits for and start a turn with `prompt`. Never blocks.
 
         Open calls are settled as not executed, and what works for them is closed. Nothing is
@@ -320,6 +320,7 @@ class AgentRuntime(Reading):
         Args:
             handle: A suspended or idle agent.
             prompt: What the user says instead.
+            principal: Who says so, for the audit; nothing is approved, so nobody is asked.
 
         Returns:
             Refused where a turn is under way, or a budget does not allow another one; then
@@ -328,7 +329,8 @@ class AgentRuntime(Reading):
         content = self._content(prompt)
         if content is None:
             raise ConfigError("supersede takes what the user says instead, not None")
-        return self._spawning.supersede(self._core.own(handle), content)
+        by = None if principal is None else str(principal)
+        return self._spawning.supersede(self._core.own(handle), content, by)
 
     def grant(self, grant: Grant) -> Grant:
         """Let calls that fit `grant` be executed without asking, from now on; return it.

@@ -145,7 +145,7 @@ class Spawning:
         self._give_up_locked(handle, left, effects)
         return Ack(ok=True), run
 
-    def supersede(self, handle: Handle, prompt: Content) -> Ack:
+    def supersede(self, handle: Handle, prompt: Content, principal: str | None) -> Ack:
         """Settle what `handle` waits for as not executed, and start a turn. Never blocks."""
         core = self._core
         with core.deciding() as effects:
@@ -157,12 +157,11 @@ class Spawning:
                 # The turn would be refused; then the question had better stay.
                 return Ack(ok=False, error=ledger.spent_text(spent.limit))
             for child in self._closing.workers_locked(handle):
-                core.withdraw_locked(
-                    child, core.calls_locked(child), "supersede", effects, "superseded"
-                )
+                calls = core.calls_locked(child)
+                core.supersede_locked(child, calls, effects, principal)
             request = core.pending_of_locked(handle)
             kind = "" if request is None else request.kind
-            core.withdraw_locked(handle, halted.calls, "supersede", effects, "superseded")
+            core.supersede_locked(handle, halted.calls, effects, principal)
             handle._transcript = superseded_transcript(Turn.restore(halted, core.lock))
             handle._parked = None
             self._close_children_locked(halted.calls, effects)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from toolnexus import checks
-from toolnexus.runtime import ledger
 from toolnexus.runtime.audit import arguments_of
 from toolnexus.runtime.book import OpenRequest
 from toolnexus.runtime.core import Core
-from toolnexus.runtime.handle import Handle, PendingRequest, path_of
+from toolnexus.runtime.handle import PendingRequest, path_of
 from toolnexus.suspension import copy_of, parse_time
 
 
@@ -17,21 +16,18 @@ def open_requests(
     core: Core,
     kind: str | None = None,
     older_than: float | timedelta | None = None,
-    under: Handle | None = None,
+    under: str = "root",
 ) -> tuple[PendingRequest, ...]:
     """Return open requests: oldest first, those of one turn in call order."""
     with core.lock:
-        found = tuple(view_locked(core, one) for one in core.book if _is_under(one, under))
+        found = tuple(view_locked(core, one) for one in core.book)
+    found = tuple(one for one in found if one.is_under(under))
     if kind is not None:
         found = tuple(one for one in found if one.request.kind == kind)
     if older_than is None:
         return found
     least, now = checks.span(older_than, "older_than"), core.clock.now()
     return tuple(one for one in found if now - one.asked_at > least)
-
-
-def _is_under(found: OpenRequest, under: Handle | None) -> bool:
-    return under is None or any(under in ledger.chain(one.handle) for one in found.places)
 
 
 def view_locked(core: Core, found: OpenRequest) -> PendingRequest:
@@ -46,4 +42,5 @@ def view_locked(core: Core, found: OpenRequest) -> PendingRequest:
         arguments=arguments_of(call),
         call_id=call.id,
         asked_at=parse_time(call.asked_at, "asked_at") or core.clock.now(),
+        shared_with=tuple(one.handle.id for one in found.places[1:]),
     )
