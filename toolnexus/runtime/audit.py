@@ -143,7 +143,8 @@ class AuditLog:
             known,
             outcome=answer.outcome,
             how=how,
-            principal=principal,
+            # Who said a yes that is carried out too late has said it all the same.
+            principal=known.principal if principal is None else principal,
             reason=answer.reason,
             settled_at=now,
             effective=effective,
