@@ -14,7 +14,15 @@ from toolnexus.codec import JsonValue
 from toolnexus.errors import InvalidAnswer, RequestExpired
 from toolnexus.forms import form_faults, secret_fields
 from toolnexus.schema import faults
-from toolnexus.suspension import RELAYED, Answer, Request, format_time, message_of, with_secrets
+from toolnexus.suspension import (
+    LOGIN,
+    RELAYED,
+    Answer,
+    Request,
+    format_time,
+    message_of,
+    with_secrets,
+)
 from toolnexus.toolspec import Tool
 from toolnexus.vault import Vault
 
@@ -65,7 +73,9 @@ def _faults(call: CallState, request: Request, data: JsonValue, tool: Tool | Non
         return approval_faults(request, data, lambda args: argument_faults(tool, args))
     if request.kind == RELAYED and data is not None and not isinstance(data, Mapping):
         return [f"{_RESULTS}, not {type(data).__name__}"]
-    return [] if request.schema is None else form_faults(request.schema, data)
+    if request.schema is None:
+        return []
+    return form_faults(request.schema, data, is_secret=request.kind == LOGIN)
 
 
 def argument_faults(tool: Tool | None, args: dict[str, JsonValue]) -> list[str]:

@@ -57,17 +57,17 @@ def check_question(request: Request) -> None:
         check_json(schema, "schema")
     except WireFormatError as error:
         raise ConfigError(str(error)) from None
-    if not is_form(schema):
+    if is_form(schema):
+        _check_form(schema)
+    else:
         _check_field("the answer", schema)
-        return
-    _check_form(schema)
-    if request.kind != LOGIN:
-        for name, field in schema["properties"].items():
-            if _looks_like_credential(name, field) and field.get("secret") is not True:
-                raise ConfigError(
-                    f"field {name!r} looks like a credential: mark it with "
-                    f'"secret": true, or ask with kind {LOGIN!r} and a url'
-                )
+    secret = secret_fields(request)
+    for name, field in fields_of(schema).items():
+        if _looks_like_credential(name, field) and name not in secret:
+            raise ConfigError(
+                f"{f'field {name!r}' if name else 'the answer'} looks like a credential: mark "
+                f'it with "secret": true, or ask with kind {LOGIN!r} and a url'
+            )
 
 
 def is_form(schema: Mapping[str, JsonValue]) -> bool:
@@ -83,16 +83,27 @@ def fields_of(schema: Mapping[str, JsonValue]) -> dict[str, Mapping[str, JsonVal
 def secret_fields(request: Request) -> frozenset[str]:
     """Return the names of the fields that go to the tool and nowhere else.
 
-    What is said to a login without a schema is one of them (`""`): it may be a token.
+    All that is said to a login is: it may be a token. Without a schema that is one field, `""`.
     """
+    is_login = request.kind == LOGIN
     if request.schema is None:
-        return frozenset({""}) if request.kind == LOGIN else frozenset()
-    fields = fields_of(request.schema)
-    return frozenset(name for name, field in fields.items() if field.get("secret") is True)
+        return frozenset({""}) if is_login else frozenset()
+    fields = fields_of(request.schema).items()
+    return frozenset(name for name, field in fields if is_login or field.get("secret") is True)
 
 
-def form_faults(schema: Mapping[str, JsonValue], data: JsonValue) -> list[str]:
-    """Return everything that keeps `data` from fitting, a line each; [] where it fits."""
+def form_faults(
+    schema: Mapping[str, JsonValue], data: JsonValue, *, is_secret: bool = False
+) -> list[str]:
+    """Return everything that keeps `data` from fitting, a line each; [] where it fits.
+
+    Args:
+        schema: The question's.
+        data: What was said.
+        is_secret: Whether all of it is, as what is said to a login; no line quotes it then.
+    """
+    if is_secret:
+        schema = _all_secret(schema)
     if not is_form(schema):
         return list(field_faults("the answer", schema, data))
     if not isinstance(data, Mapping):
@@ -110,6 +121,13 @@ def form_faults(schema: Mapping[str, JsonValue], data: JsonValue) -> list[str]:
         if name not in fields
     ]
     return found
+
+
+def _all_secret(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    if not is_form(schema):
+        return {**schema, "secret": True}
+    fields = {name: {**field, "secret": True} for name, field in fields_of(schema).items()}
+    return {**schema, "properties": fields}
 
 
 def field_faults(name: str, field: Mapping[str, JsonValue], value: JsonValue) -> Iterator[str]:

@@ -228,8 +228,8 @@ class ToolContext:
     """What the loop tells a tool about this execution of a call.
 
     Attributes:
-        answer: The answer to the request this call suspended on; None on the first execution.
-        request: That request; None on the first execution.
+        answer: The answer to the request that this call returned; None before, and after `ask`.
+        request: That request; None where `answer` is.
         cancel: Set when the run is interrupted; long tools look at it.
         call_id: The model's id of the call.
         attempt: 1 for the first execution of this call, one more for each retry.

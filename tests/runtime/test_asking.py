@@ -335,6 +335,32 @@ def test_a_returned_question_may_have_a_schema_too(
     assert told(llm) == "5"
 
 
+@pytest.mark.parametrize("inline", [False, True])
+def test_an_answer_to_ask_is_no_yes_to_a_question_that_the_tool_returns(
+    llm: ScriptedLlm, make_runtime: Make, inline: bool
+) -> None:
+    charged: list[Any] = []
+
+    def charge(args: dict[str, Any], ctx: ToolContext) -> ToolResult:
+        whom = ctx.ask("question", "Whom?").data
+        if ctx.answer is None:
+            return ToolResult.pending(Request("approval", f"Charge {whom}?"))
+        charged.append(whom)
+        return ToolResult.ok("charged")
+
+    def decide(request: Request) -> Answer:
+        return Answer(request.id, ok=request.kind == "question", data="ann")
+
+    llm.say("m", tool_call("t"), text("end"))
+    agent = AgentDef("a", tools=[Probe("t", charge)], wait_for=decide if inline else None)
+    rt = make_runtime(agent)
+    handle, result = start(rt, "a")
+    if not inline:
+        result = answer_all(rt, handle, "ann", Answer("x", ok=False))
+    assert (result.text, charged) == ("end", [])
+    assert told(llm) == "declined/expired: Charge ann?"
+
+
 def test_a_returned_question_nobody_could_answer_is_an_error_result(
     llm: ScriptedLlm, make_runtime: Make
 ) -> None:

@@ -126,7 +126,7 @@ def test_an_answer_in_time_that_is_carried_out_too_late_is_not_carried_out(
     def hold(args: dict[str, Any], ctx: ToolContext) -> ToolResult:
         # Meanwhile the answer of the other agent waits for a place below the root.
         (one,) = rt.pending()
-        rt.future_resume(Answer(one.request.id, ok=True))
+        rt.future_resume(Answer(one.request.id, ok=True), principal="ann")
         clock.advance(MINUTE)
         return ToolResult.ok("held")
 
@@ -143,7 +143,7 @@ def test_an_answer_in_time_that_is_carried_out_too_late_is_not_carried_out(
     assert charging.charged == []
     shown = [r for one in llm.requests for r in one.tool_results.values()]
     assert "declined/expired: Charge? (expired)" in shown
-    assert rt.audit()[0].outcome == "expired"
+    assert (rt.audit()[0].outcome, rt.audit()[0].principal) == ("expired", "ann")
 
 
 def test_inline_an_answer_that_takes_too_long_has_expired(

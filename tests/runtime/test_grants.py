@@ -155,7 +155,9 @@ def test_a_grant_is_listed_and_revoked(llm: ScriptedLlm, make_runtime: Make) -> 
     assert start(rt, "a")[1].text == "end"
     assert rt.audit() == ()
     assert rt.revoke(grant.id)
-    assert not rt.revoke(grant.id)
+    assert not rt.revoke(grant)
+    rt.grant(grant)
+    assert rt.revoke(grant)
     assert rt.grants() == ()
     assert start(rt, "a")[1].status == "pending"
     with pytest.raises(ConfigError):

@@ -132,7 +132,20 @@ def test_a_credential_may_not_and_marked_it_may(name: str, field: Any) -> None:
     marked = Request("input", "?", data={"schema": form(name, {**field, "secret": True})})
     check_question(marked)
     assert secret_fields(marked) == {name}
-    check_question(Request("authorization", "?", data={"schema": form(name, field)}))
+    login = Request("authorization", "?", data={"schema": form(name, field)})
+    check_question(login)
+    assert secret_fields(login) == {name}
+
+
+@pytest.mark.parametrize("extra", [{"format": "password"}, {"title": "API key"}])
+def test_one_value_may_be_a_credential_too(extra: Any) -> None:
+    field = {"type": "string", **extra}
+    with pytest.raises(ConfigError, match="the answer looks like a credential"):
+        check_question(Request("question", "?", data={"schema": field}))
+    check_question(Request("question", "?", data={"schema": {**field, "secret": True}}))
+    login = Request("authorization", "?", data={"schema": field})
+    check_question(login)
+    assert secret_fields(login) == {""}
 
 
 def test_a_fault_never_quotes_a_secret() -> None:
@@ -141,3 +154,7 @@ def test_a_fault_never_quotes_a_secret() -> None:
         (fault,) = form_faults(schema, data)
         assert "hunter2" not in fault
         assert "a secret that does not fit" in fault
+    field = {"type": "string", "maxLength": 3}
+    for schema, data in ((field, "hunter2"), (form("pw", field), {"pw": "hunter2"})):
+        (fault,) = form_faults(schema, data, is_secret=True)
+        assert "hunter2" not in fault

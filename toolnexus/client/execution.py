@@ -178,6 +178,10 @@ def _answer_for_tool(call: CallState, kit: Kit) -> Answer | None:
     """Return the answer to the tool's own question; None where it has to ask again."""
     if call.answer is None or call.request is None or call.gate is not None:
         return None
+    if call.place is not None:
+        # `ctx.ask` gives it, there: a tool that then looks at `ctx.answer` for the yes to a
+        # question that it returns would take this for it.
+        return None
     return unsealed(call.request, call.answer, kit.vault)
 
 

@@ -157,7 +157,8 @@ class AuditLog:
             known,
             outcome=answer.outcome,
             how=how,
-            principal=principal,
+            # Who said a yes that is carried out too late has said it all the same.
+            principal=known.principal if principal is None else principal,
             reason=answer.reason,
             message=None if answer.ok else message_of(answer.data),
             settled_at=now,

@@ -339,19 +339,19 @@ class AgentRuntime(Reading):
         """
         if not isinstance(grant, Grant):
             raise ConfigError(f"grant takes a Grant, not {grant!r}")
+        text = f"grant {grant.id} for {grant.tool} under {grant.under}"
         with self._core.deciding() as effects:
             self._core.grants[grant.id] = grant
-            text = f"grant {grant.id} for {grant.tool} under {grant.under}"
             self._core.note_locked(self._core.root, text, effects)
         return grant
 
-    def revoke(self, grant_id: str) -> bool:
-        """Take a grant back; False where there is none with that id."""
+    def revoke(self, grant: Grant | str) -> bool:
+        """Take a grant back, given it or its id; False where there is none."""
+        key = grant.id if isinstance(grant, Grant) else grant
         with self._core.deciding() as effects:
-            found = self._core.grants.pop(grant_id, None)
-            if found is not None:
-                self._core.note_locked(self._core.root, f"grant {grant_id} revoked", effects)
-        return found is not None
+            if found := self._core.grants.pop(key, None) is not None:
+                self._core.note_locked(self._core.root, f"grant {key} revoked", effects)
+        return found
 
     def retry(self, handle: Handle, budget: Budget | None = None) -> TaskResult:
         """Go on with a turn that failed, from its last good step. Blocks.
