@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import attrs
@@ -44,7 +43,7 @@ _KEYS: Final = ("schema", "run", "base", "messages", "calls", "turns", "usage", 
 _KINDS: Final = {str: "string", int: "integer", list: "array", dict: "object"}
 
 
-_NO_STEPS: Final[Mapping[str, JsonValue]] = MappingProxyType({})
+_NO_STEPS: Final[Mapping[str, JsonValue]] = {}  # a plain one, so that pickling works
 
 
 @attrs.frozen

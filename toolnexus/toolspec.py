@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -359,28 +358,6 @@ class Tool(ToolDeclaration, Protocol):
 
     def execute(self, args: dict[str, JsonValue], ctx: ToolContext) -> ToolResult:
         """Run once with arguments that fit the schema. Called on any thread."""
-
-
-def failure_text(error: Exception) -> str:
-    """Return the message of the cause, else of the exception; with its class if mute alone."""
-    told = error.__cause__ or error
-    name = type(told).__name__
-    try:
-        text = str(told)
-    except Exception:  # noqa: BLE001 - a foreign __str__ that fails tells nothing
-        return name
-    if not text.strip():
-        return name
-    is_mute = type(told).__str__ is KeyError.__str__ or isinstance(told, StopIteration)
-    return f"{name}: {text}" if is_mute else text
-
-
-def log_failure(logger: logging.Logger, name: str, error: Exception, ctx: ToolContext) -> None:
-    """Log that a tool has raised; without its texts where they may hold a secret."""
-    if ctx.has_secrets:
-        logger.error("tool %s failed: %s", name, type(error).__name__)
-    else:
-        logger.error("tool %s failed", name, exc_info=error)
 
 
 def handles_decline(tool: Tool) -> bool:

@@ -17,10 +17,11 @@ from toolnexus.client.relay import merge_relays
 from toolnexus.client.turn import Execution
 from toolnexus.errors import Cancelled, ConfigError, InvalidAnswer, RequestExpired
 from toolnexus.events import Event, Pending, ToolResultReady
+from toolnexus.failures import failure_text
 from toolnexus.forms import check_question
 from toolnexus.messages import ToolCall
 from toolnexus.suspension import Answer, Request, copy_of, format_time
-from toolnexus.toolspec import Tool, ToolResult, failure_text
+from toolnexus.toolspec import Tool, ToolResult
 from toolnexus.workers import Job
 
 if TYPE_CHECKING:

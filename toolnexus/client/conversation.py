@@ -35,12 +35,13 @@ from toolnexus.errors import (
     ToolnexusError,
 )
 from toolnexus.events import Event
+from toolnexus.failures import failure_text
 from toolnexus.messages import Message
 from toolnexus.parts.part import Content, Prompt
 from toolnexus.results import RunResult
 from toolnexus.stores.conversations import ConversationStore, lock_of
 from toolnexus.suspension import Answer, Request, check_answer
-from toolnexus.toolspec import Tool, failure_text
+from toolnexus.toolspec import Tool
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from toolnexus.client.tracing import NO_SPAN, call_attributes, end_call, end_fai
 from toolnexus.client.turn import Asker, Execution
 from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled, Declined, WireFormatError
+from toolnexus.failures import failure_text, log_failure
 from toolnexus.forms import masked
 from toolnexus.messages import ToolCall
 from toolnexus.parts.media import without_base64
@@ -29,9 +30,7 @@ from toolnexus.toolspec import (
     Tool,
     ToolContext,
     ToolResult,
-    failure_text,
     handles_decline,
-    log_failure,
 )
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from toolnexus.client.options import ClientOptions
 from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled, ConfigError, LlmError
 from toolnexus.events import TextDelta
-from toolnexus.toolspec import failure_text
+from toolnexus.failures import failure_text
 from toolnexus.wire import openai
 from toolnexus.wire.base import ModelReply, ModelRequest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -254,6 +254,13 @@ class Answers:
         parts = handle_id.split("/")
         ids = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
         return [self._core.handles[one] for one in ids if one in self._core.handles]
+
+
+def several(answer: object) -> tuple[Answer, ...]:
+    """Return one answer, or several, as a tuple; what is neither is found out later."""
+    if isinstance(answer, Iterable) and not isinstance(answer, (str, bytes, Mapping)):
+        return tuple(answer)
+    return (answer,)  # type: ignore[return-value]  # checked where it is accepted
 
 
 def _as_answered(pending: PendingRequest, call: CallState, answer: Answer) -> PendingRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal
 
@@ -18,7 +18,7 @@ from toolnexus.parts.part import Content, Prompt
 from toolnexus.results import TaskResult
 from toolnexus.runtime.admission import Admission
 from toolnexus.runtime.announcing import Announcing
-from toolnexus.runtime.answers import Answers
+from toolnexus.runtime.answers import Answers, several
 from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.definition import AgentDef
@@ -292,7 +292,7 @@ class AgentRuntime(Reading):
             NotAuthorized: `authorize` did not say True.
             ConfigError: It is no `Answer`, or two different ones have one id.
         """
-        self._answers.resume(_several(answer), principal)
+        self._answers.resume(several(answer), principal)
 
     def future_resume(
         self, answer: Answer | Iterable[Answer], *, principal: object = None
@@ -301,7 +301,7 @@ class AgentRuntime(Reading):
 
         What `resume` raises is raised here, at once: `authorize` is called on this thread.
         """
-        return self._answers.future_resume(_several(answer), principal)
+        return self._answers.future_resume(several(answer), principal)
 
     def expire_due(self) -> tuple[str, ...]:
         """Settle every open request whose `expires_at` has passed. Blocks as `resume` does.
@@ -393,10 +393,3 @@ class AgentRuntime(Reading):
             return None
         options = self.options
         return prompt_content(prompt, style=options.style, max_bytes=options.max_part_bytes)
-
-
-def _several(answer: object) -> tuple[Answer, ...]:
-    """Return one answer, or several, as a tuple; what is neither is found out later."""
-    if isinstance(answer, Iterable) and not isinstance(answer, (str, bytes, Mapping)):
-        return tuple(answer)
-    return (answer,)  # type: ignore[return-value]  # checked where it is accepted

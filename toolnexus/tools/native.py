@@ -16,6 +16,7 @@ import attrs
 from toolnexus.approvals import NeedsApproval, check_template
 from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled, ConfigError, Declined, ToolSchemaError
+from toolnexus.failures import failure_text, log_failure
 from toolnexus.parts.part import Part, is_parts
 from toolnexus.schema import faults
 from toolnexus.suspension import Request
@@ -32,8 +33,6 @@ from toolnexus.tools.texts import text_of
 from toolnexus.toolspec import (
     ToolContext,
     ToolResult,
-    failure_text,
-    log_failure,
     require_tool_name,
 )
 
