@@ -34,6 +34,10 @@ _RESULTS: Final = (
 )
 
 
+_SEALED: Final = {"sealed": True}
+"""What is kept in the place of an answer of one value, which is in the vault."""
+
+
 def require_fit(call: CallState, answer: Answer, clock: Clock, tool: Tool | None) -> None:
     """Refuse an answer that its request could make nothing of, before it is accepted.
 
@@ -96,11 +100,11 @@ def sealed(request: Request, answer: Answer, vault: Vault) -> Answer:
         said = message_of(data)
         return attrs.evolve(answer, data=None if said is None else {"message": said})
     if "" in secret:
-        if data is not None:
-            vault.put(request.id, {"": data})
-    else:
-        fields = data if isinstance(data, Mapping) else {}
-        vault.put(request.id, {name: fields[name] for name in secret if name in fields})
+        vault.put(request.id, {"": data})
+        # Of a login without a word there is nothing to lose.
+        return attrs.evolve(answer, data=None if data is None else dict(_SEALED))
+    fields = data if isinstance(data, Mapping) else {}
+    vault.put(request.id, {name: fields[name] for name in secret if name in fields})
     return attrs.evolve(answer, data=without(data, secret))
 
 
@@ -121,11 +125,14 @@ def unsealed(request: Request, answer: Answer, vault: Vault) -> Answer | None:
     if not secret_fields(request):
         return attrs.evolve(answer)
     secrets = vault.get(request.id)
-    if request.schema is None:
-        # A login's: all of it is secret, and most have none of it.
-        data = (secrets or {}).get("")
-        return with_secrets(attrs.evolve(answer, data=data), secrets or {})
+    if not answer.ok:
+        return attrs.evolve(answer)  # a no is a no without them
+    if request.schema is None and answer.data is None:
+        return with_secrets(answer, {"": None})  # a login's, of which most say nothing
     if secrets is None:
-        # A no is a no without them.
-        return None if answer.ok else attrs.evolve(answer)
-    return with_secrets(answer, secrets)
+        return None
+    if "" not in secrets:
+        return with_secrets(answer, secrets)
+    # Of a login without a schema nothing says that it is a secret, so it is data too.
+    data = secrets[""] if request.schema is None else None
+    return with_secrets(attrs.evolve(answer, data=data), secrets)

@@ -13,7 +13,7 @@ from toolnexus.messages import PARKED, Message, Usage
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import ToolResult, content_of_result
 
-SCHEMAS: Final = {1: "first form"}
+SCHEMAS: Final = {1: "first form", 2: "a call's gates, questions, steps and approval"}
 CURRENT_SCHEMA: Final = max(SCHEMAS)
 
 CallStatus: TypeAlias = Literal["ready", "started", "open", "stalled", "done"]

@@ -190,6 +190,10 @@ class Answer:
         if value is not None:
             check_json(value, "Answer.data")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the secrets behind: a worker may pickle what a tool has raised."""
+        return Answer, (self.id, self.ok, self.data, self.reason)
+
     @property
     def outcome(self) -> Outcome:
         """What this answer makes of its request, in one word."""

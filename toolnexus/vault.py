@@ -48,6 +48,11 @@ class Vault:
             for one in request_ids:
                 self._entries.pop(one, None)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._entries.clear()
+
     def __repr__(self) -> str:
         return "<Vault>"
 

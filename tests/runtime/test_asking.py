@@ -28,16 +28,20 @@ from toolnexus.testing import ScriptedLlm, VirtualClock, text, tool_call
 FALSY: list[Any] = [None, False, 0, 0.0, "", [], {}]
 
 
+KINDS = ["approval", "question", "input", "authorization", "of my own"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("depth", [1, 4])
 def test_a_tool_asks_several_times_and_each_answer_reaches_its_question(
-    llm: ScriptedLlm, make_runtime: Make, depth: int, inline: bool
+    llm: ScriptedLlm, make_runtime: Make, depth: int, inline: bool, kind: str
 ) -> None:
     said = {"name?": "Ann", "age?": 41, "sure?": None}
     heard: list[Any] = []
 
     def register(args: dict[str, Any], ctx: ToolContext) -> ToolResult:
-        answers = [ctx.ask("question", prompt).data for prompt in said]
+        answers = [ctx.ask(kind, prompt).data for prompt in said]
         heard.append(answers)
         return ToolResult.ok(str(answers))
 
@@ -55,7 +59,7 @@ def test_a_tool_asks_several_times_and_each_answer_reaches_its_question(
         assert result.status == "pending"
         for prompt in said:
             (one,) = rt.pending()
-            assert one.request.prompt == prompt
+            assert (one.request.kind, one.request.prompt) == (kind, prompt)
             within(rt.resume, decide(one.request))
         result = rt.wait_on(handle, LIMIT)
     assert result.status == "done"

@@ -316,6 +316,22 @@ def test_an_edit_that_a_hook_changes_is_asked_again(
     assert refunds.done == []
     answer_all(rt, handle, None)
     assert refunds.done == [(5, "ann")]
+    edited, approved = rt.audit()
+    assert edited.effective is None  # with those arguments it never ran
+    assert approved.effective == {"amount": 5, "customer": "ann"}
+    assert not approved.was_changed
+
+
+def test_an_approved_call_is_not_asked_again_when_the_request_is_sent_again(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    refunds = Refunds()
+    llm.say("m", tool_call("refund", CALL), status(503), status(503), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[refunds.tool]), retries=2, retry_base_ms=0)
+    handle, _ = start(rt, "a")
+    assert answer_all(rt, handle, None).text == "end"
+    assert refunds.done == [(50, "ann")]
+    assert len(rt.audit()) == 1
 
 
 def test_an_approved_call_that_asks_for_itself_is_not_approved_twice(
@@ -466,6 +482,8 @@ def test_an_edit_that_the_policy_denies_is_not_run(
     answer_all(rt, handle, {"args": {"amount": 500}})
     assert refunds.done == []
     assert told(llm).startswith("denied: ")
+    (record,) = rt.audit()
+    assert (record.outcome, record.effective) == ("answered", None)
 
 
 # -- what is shown ----------------------------------------------------------------------------

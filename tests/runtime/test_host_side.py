@@ -26,7 +26,15 @@ from toolnexus import (
     UnknownRequest,
     tool,
 )
-from toolnexus.testing import RecordedRequest, ScriptedLlm, call, text, tool_call, tool_calls
+from toolnexus.testing import (
+    RecordedRequest,
+    ScriptedLlm,
+    call,
+    status,
+    text,
+    tool_call,
+    tool_calls,
+)
 
 
 def pays(llm: ScriptedLlm, model: str = "m", calls: int = 1) -> None:
@@ -199,6 +207,55 @@ def test_where_there_is_a_gate_nobody_passes_unnamed(
     assert pay.paid == []
 
 
+def test_who_may_answer_is_asked_of_what_would_run(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    done: list[int] = []
+
+    @tool(needs_approval=True)
+    def pay(amount: int) -> str:
+        done.append(amount)
+        return "paid"
+
+    pays(llm)
+    rt = make_runtime(
+        AgentDef("a", tools=[pay]),
+        authorize=lambda principal, pending: pending.arguments["amount"] < 50,
+    )
+    start(rt, "a")
+    (one,) = rt.pending()
+    more = Answer(one.request.id, True, {"args": {"amount": 900}})
+    with pytest.raises(NotAuthorized):
+        rt.resume(more, principal="intern")
+    assert done == []
+    within(
+        rt.resume, Answer(one.request.id, True, {"args": {"amount": 40}}), principal="intern"
+    )
+    assert done == [40]
+
+
+def test_who_may_not_answer_may_not_repeat_an_answer_either(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    llm.say("m", tool_call("pay"), status(400), text("end"))
+    pay = Pay()
+    rt = make_runtime(
+        AgentDef("a", tools=[pay]), authorize=lambda principal, pending: principal == "boss"
+    )
+    handle, result = start(rt, "a")
+    assert result.pending is not None
+    yes = Answer(result.pending.id, ok=True)
+    within(rt.resume, yes, principal="boss")
+    assert rt.wait_on(handle, LIMIT).status == "error"
+    for principal in ("intern", None):
+        with pytest.raises(NotAuthorized):
+            rt.resume(yes, principal=principal)
+    assert len(llm.requests) == 2
+    within(rt.resume, yes, principal="boss")
+    assert rt.wait_on(handle, LIMIT).text == "end"
+    assert len(pay.paid) == 1
+
+
 def test_without_a_gate_the_principal_is_kept(llm: ScriptedLlm, make_runtime: Make) -> None:
     class User:
         def __str__(self) -> str:
@@ -228,7 +285,7 @@ def test_superseding_settles_what_is_open_and_starts_a_turn(
     first, second = rt.pending()
     within(rt.resume, Answer(first.request.id, ok=True))
     future = rt.future_result(handle)
-    assert rt.supersede(handle, "never mind").ok
+    assert rt.supersede(handle, "never mind", principal="ann").ok
     assert future.result(LIMIT).text == "end"
     assert [amount for amount, _ in pay.paid] == [0]
     contents = [one["content"] for one in llm.requests[-1].messages]
@@ -238,9 +295,9 @@ def test_superseding_settles_what_is_open_and_starts_a_turn(
         "not executed: the user sent a new message",
         "never mind",
     ]
-    with pytest.raises(NothingSuspended):
+    with pytest.raises(NothingSuspended, match="was superseded; nothing is suspended now"):
         rt.resume(Answer(second.request.id, ok=True))
-    assert rt.audit()[1].outcome == "superseded"
+    assert (rt.audit()[1].outcome, rt.audit()[1].principal) == ("superseded", "ann")
     assert rt.trace_has('suspended→idle (superseded pending "approval")')
     assert moves(rt.trace(), handle.id)[-3:] == ["idle", "running", "idle"]
 

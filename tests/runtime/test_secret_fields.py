@@ -28,6 +28,7 @@ from toolnexus import (
     tool,
 )
 from toolnexus.otel import OtelTracing
+from toolnexus.suspension import with_secrets
 from toolnexus.testing import ScriptedLlm, text, tool_call
 
 CANARY = "canary-hunter2-" + "s3cr3t"
@@ -337,3 +338,66 @@ def test_what_a_person_says_with_a_no_is_for_the_model(
     answer_all(rt, handle, Answer("x", False, {"message": "not today", "pw": CANARY}))
     assert told(llm) == "declined/expired: ? (not today)"
     everything_said += [str(rt.audit()), json.dumps(rt.transcript(handle)), *rt.trace()]
+
+
+@pytest.mark.parametrize("how", ["interrupt", "close", "supersede", "finish"])
+def test_a_secret_does_not_outlive_its_call(
+    llm: ScriptedLlm, make_runtime: Make, how: str
+) -> None:
+    @tool
+    def login(ctx: ToolContext) -> str:
+        ctx.ask("input", "Log in.", schema=FORM)
+        ctx.ask("question", "Which account?")
+        return "in"
+
+    llm.say("m", tool_call("login"), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[login]))
+    handle, _ = start(rt, "a")
+    answer_all(rt, handle, SAID)
+    assert len(rt._core.vault._entries) == 1
+    if how == "finish":
+        answer_all(rt, handle, 1)
+    elif how == "supersede":
+        assert rt.supersede(handle, "never mind").ok
+        rt.wait_on(handle, LIMIT)
+    else:
+        within(getattr(rt, how), handle)
+    assert dict(rt._core.vault._entries) == {}
+
+
+def test_an_answer_that_is_pickled_leaves_its_secrets_behind() -> None:
+    import pickle
+
+    told_to_tool = with_secrets(Answer("r", True, {"user": "ann"}), {"password": CANARY})
+    assert told_to_tool.secret("password") == CANARY
+    copy = pickle.loads(pickle.dumps(told_to_tool))
+    assert copy == told_to_tool
+    assert CANARY.encode() not in pickle.dumps(told_to_tool)
+
+
+def test_a_logins_token_of_another_process_is_asked_for_again(
+    llm: ScriptedLlm,
+    make_client: MakeClient,  # noqa: F811
+) -> None:
+    heard: list[Any] = []
+
+    @tool
+    def login(ctx: ToolContext) -> str:
+        token = ctx.ask("authorization", "Log in.", url="https://x.example").data
+        heard.append((token, ctx.ask("question", "Which account?").data))
+        return "in"
+
+    llm.say("m", tool_call("login"), text("end"))
+    result = make_client().run("go", tools=[login])
+    prompts = []
+    for data in (CANARY, 1, CANARY, 2):
+        assert result.checkpoint is not None
+        assert result.pending is not None
+        prompts.append(result.pending.prompt)
+        stored = json.loads(json.dumps(result.checkpoint.to_dict()))
+        assert CANARY not in json.dumps(stored)
+        if len(prompts) < 3:
+            here = make_client()  # another process at the first two steps
+        result = here.resume(stored, Answer(result.pending.id, True, data), tools=[login])
+    assert prompts == ["Log in.", "Which account?", "Log in.", "Which account?"]
+    assert (result.text, heard) == ("end", [(CANARY, 2)])

@@ -1,4 +1,4 @@
-"""The stored form of a parked turn: what release 1 wrote is read for ever, exactly."""
+"""The stored form of a parked turn: what a release wrote is read for ever, exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from toolnexus import Answer, CallState, Checkpoint, Request, ToolResult, Usage, WireFormatError
-from toolnexus.checkpoint import CURRENT_SCHEMA, SCHEMAS
+from toolnexus.answering import asks_approval
+from toolnexus.checkpoint import CURRENT_SCHEMA, SCHEMAS, Exchange
 
 FILES = Path(__file__).parents[1] / "wire" / "schema"
 NEGATIVE = sorted((FILES / "negative").glob("*.json"))
@@ -58,6 +59,19 @@ def test_the_first_form_is_read_whole() -> None:
     assert charge.answer == Answer("q1", True, 0, "fine")
     assert (task.child, task.attempt) == ("root/shop.1/bob.1", 2)
     assert ready == CallState("call_4", "note", '{"a": ')
+
+
+def test_the_second_form_has_what_a_call_asked_and_did() -> None:
+    *_, asks, gated = Checkpoint.from_dict(frozen(2)).calls
+
+    assert (asks.place, asks.approved, asks.proposed) == (1, "sha256:00", '{"amount":50}')
+    assert asks.past == (
+        Exchange(Request("question", "How fast?", id="q4"), Answer("q4", True, 0)),
+    )
+    assert asks.once == {"open": {"case": 7}}
+    assert (gated.gate, gated.passed) == (1, ("shop.Limits", "toolnexus.approval"))
+    assert asks_approval(gated)
+    assert not asks_approval(asks)
 
 
 @pytest.mark.parametrize("version", SCHEMAS)

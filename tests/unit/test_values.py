@@ -23,6 +23,7 @@ from toolnexus import (
     Usage,
     WireFormatError,
 )
+from toolnexus.checkpoint import CURRENT_SCHEMA
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=timezone.utc)
 
@@ -82,7 +83,7 @@ EVERY_KEY: list[tuple[Any, dict[str, Any]]] = [
             "toolCalls": 1,
             "pending": {"id": "r1", "kind": "q", "prompt": "Pay?"},
             "checkpoint": {
-                "schema": 1,
+                "schema": CURRENT_SCHEMA,
                 "run": "run",
                 "base": 0,
                 "messages": [],

@@ -11,7 +11,6 @@ import attrs
 
 from toolnexus.answering import require_fit, sealed
 from toolnexus.checkpoint import CallState
-from toolnexus.client.dialogue import step_name
 from toolnexus.client.execution import execute_call
 from toolnexus.client.relay import merge_relays
 from toolnexus.client.turn import Execution
@@ -170,10 +169,7 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
         done = Execution(ToolResult.error(f"the call failed: {failure_text(error)}"))
     request = done.result.request
     if request is None:
-        sealed_under = _sealed_under(turn, index, call)
-        turn.finish(index, kit.limits.fit(done.result, len(turn.calls)))
-        if sealed_under:
-            kit.vault.drop(sealed_under)
+        _finish(turn, index, kit.limits.fit(done.result, len(turn.calls)), kit)
         return
     asked_at = format_time(kit.clock.now())
     if turn.calls[index].child is not None:
@@ -183,21 +179,16 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
         check_question(request)
     except ConfigError as error:
         logger.error("call %s of tool %s: %s", call.id, call.name, error)  # noqa: TRY400 - no trace
-        turn.finish(index, ToolResult.error(f"the question cannot be asked: {error}"))
+        _finish(turn, index, ToolResult.error(f"the question cannot be asked: {error}"), kit)
         return
     turn.open(index, kit.host.surface(request), asked_at, done.by)
 
 
-def _sealed_under(turn: Turn, index: int, call: CallState) -> list[str]:
-    """Return the names under which the vault may have what is a call's alone.
-
-    A login that it shares may be others' too.
-    """
-    asked = [one.request for one in call.past]
-    if call.request is not None:
-        asked.append(call.request)
-    steps = [step_name(turn.key_of(index), key) for key in turn.calls[index].once]
-    return [*(one.id for one in asked if one.resource is None), *steps]
+def _finish(turn: Turn, index: int, result: ToolResult, kit: Kit) -> None:
+    secrets = turn.secrets_of(index)
+    turn.finish(index, result)
+    if secrets:
+        kit.vault.drop(secrets)
 
 
 def _tell_question(call: CallState, asked: set[str]) -> Iterator[Event]:
@@ -235,7 +226,7 @@ def _interpret(turn: Turn, index: int, kit: Kit, asked: set[str]) -> Iterator[Ev
         if again.status == "open" and is_second and again.request is not None:
             _give_up(turn, index, kit.tools)
             unresolved = ToolResult.error(f"unresolved: {again.request.prompt}")
-            turn.finish(index, kit.limits.fit(unresolved, len(turn.calls)))
+            _finish(turn, index, kit.limits.fit(unresolved, len(turn.calls)), kit)
 
 
 def _is_returned(call: CallState) -> bool:

@@ -141,7 +141,7 @@ class Dialogue:
         if isinstance(kept, Mapping) and list(kept) == [_LOST]:
             raise ConfigError(f"ctx.once({key!r}) ran before, and its result is no JSON")
         if isinstance(kept, Mapping) and list(kept) == [_SEALED]:
-            secret = self._vault.get(self._name_of(key))
+            secret = self._vault.get(self._turn.step_name(self._index, key))
             if secret is None:
                 raise ConfigError(
                     f"ctx.once({key!r}) ran before, and its result had a secret in it, which "
@@ -163,7 +163,7 @@ class Dialogue:
             codec.check_json(value, f"the result of ctx.once({key!r})")
             kept = codec.copy(value)
             if self.mask is not None and self.mask(kept) != kept:
-                self._vault.put(self._name_of(key), {"": kept})
+                self._vault.put(self._turn.step_name(self._index, key), {"": kept})
                 kept = {_SEALED: True}
         except WireFormatError as error:
             # It has run all the same, and must not run again.
@@ -172,9 +172,6 @@ class Dialogue:
         self._turn.note_once(self._index, key, kept)
         if failure is not None:
             raise ConfigError(failure)
-
-    def _name_of(self, key: str) -> str:
-        return step_name(self._turn.key_of(self._index), key)
 
     def _request(
         self,
@@ -197,7 +194,10 @@ class Dialogue:
         if expires_in is None:
             return request
         try:
-            expires_at = self._clock.now() + checks.span(expires_in, "expires_in")
+            span = checks.span(expires_in, "expires_in")
+            if span <= timedelta(0):
+                raise ConfigError(f"expires_in must be more than 0, not {expires_in!r}")
+            expires_at = self._clock.now() + span
         except OverflowError:
             raise ConfigError(f"expires_in is no time: {expires_in!r}; None is never") from None
         return attrs.evolve(request, expires_at=expires_at)
@@ -214,11 +214,6 @@ class Dialogue:
         # Noted before it is raised: also a tool that catches everything is at an end.
         self.verdict = verdict
         return Unwind(self)
-
-
-def step_name(call: str, key: str) -> str:
-    """Return what the result of a step is known by in the vault."""
-    return f"{call} {key}"
 
 
 def _given(request: Request, answer: Answer, on_decline: str) -> Answer:

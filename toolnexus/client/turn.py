@@ -157,6 +157,23 @@ class Turn:
         """Return the text that is the same for every execution of a call, and of no other."""
         return f"{self.run}-{self.turns}-{index}"
 
+    def step_name(self, index: int, key: str) -> str:
+        """Return what the result of a call's step is known by in the vault."""
+        return f"{self.key_of(index)} {key}"
+
+    def secrets_of(self, index: int) -> list[str]:
+        """Return what the vault may have of a call alone: a login may be others' too."""
+        call = self.calls[index]
+        asked = [one.request for one in call.past]
+        if call.request is not None:
+            asked.append(call.request)
+        own = [one.id for one in asked if one.resource is None]
+        return [*own, *(self.step_name(index, key) for key in call.once)]
+
+    def all_secrets(self) -> list[str]:
+        """Return what the vault may have of the calls that are not done."""
+        return [name for index in range(len(self.calls)) for name in self.secrets_of(index)]
+
     def rewrite(self, index: int, arguments: str) -> None:
         """Keep the arguments that are executed where a hook changed them."""
         with self.lock:

@@ -30,6 +30,7 @@ from toolnexus.runtime.task import tool_of
 from toolnexus.runtime.views import view_locked
 from toolnexus.runtime.waiting import Waiting, finish_or_start
 from toolnexus.suspension import Answer, check_answer
+from toolnexus.toolspec import Tool
 from toolnexus.workers import Job
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Answers:
         expired: list[str] = []
         now = core.clock.now()
         with core.deciding() as effects:
-            for request in core.book.overdue(now):
+            for request in core.book.take_overdue(now):
                 late = Answer(request.id, ok=False, reason="expired")
                 begun += self._take_locked(core.book.find(late), late, effects, "expiry")
                 expired.append(request.id)
@@ -149,15 +150,23 @@ class Answers:
             ResumeError: It does not.
         """
         core = self._core
+        authorize = core.options.authorize
         with core.lock:
             found = core.book.find(answer)
-            if isinstance(found, Accepted):
-                return
-            place = found.places[0]
-            call = core.calls_locked(place.handle)[place.index]
-            pending = view_locked(core, found)
-        _authorize(core.options.authorize, principal, _as_answered(pending, call, answer))
-        require_fit(call, answer, core.clock, tool_of(place.handle.definition, call.name))
+            seen = None if isinstance(found, Accepted) else self._seen_locked(found)
+        if seen is not None:
+            call, tool, pending = seen
+            _authorize(authorize, principal, _as_answered(pending, call, answer))
+            require_fit(call, answer, core.clock, tool)
+        elif isinstance(found, Accepted) and found.pending is not None:
+            # Said again it may retry a turn that has failed.
+            _authorize(authorize, principal, found.pending)
+
+    def _seen_locked(self, found: OpenRequest) -> tuple[CallState, Tool | None, PendingRequest]:
+        place = found.places[0]
+        call = self._core.calls_locked(place.handle)[place.index]
+        tool = tool_of(place.handle.definition, call.name)
+        return call, tool, view_locked(self._core, found)
 
     def _take_locked(
         self,
@@ -176,8 +185,9 @@ class Answers:
         turns = frozenset[str]().union(*(_turns_of_locked(one.handle) for one in found.places))
         first = found.places[0]
         call = core.calls_locked(first.handle)[first.index]
+        pending = view_locked(core, found) if core.options.authorize is not None else None
         begun = [self._resume_locked(one, kept, effects) for one in tuple(found.places)]
-        core.book.accept(found, answer, kept, turns)
+        core.book.accept(found, answer, kept, turns, pending)
         core.settle_request_locked(request, kept, how, effects, call, principal)
         return begun
 

@@ -79,14 +79,29 @@ class AuditRecord:
         return any(f"{one}/".startswith(f"{handle_id}/") for one in waited)
 
     def to_dict(self) -> dict[str, JsonValue]:
-        """Return JSON, for a log of the host's."""
-        out = attrs.asdict(self, recurse=False)
-        out["arguments"] = copy(self.arguments)
-        out["effective"] = copy(self.effective)
-        out["shared_with"] = [list(one) for one in self.shared_with]
-        for name in ("asked_at", "settled_at"):
-            out[name] = None if out[name] is None else format_time(out[name])
-        return out
+        """Return JSON, for a log of the host's; absent optionals are left out."""
+        optional = {
+            "outcome": self.outcome,
+            "how": self.how,
+            "principal": self.principal,
+            "reason": self.reason,
+            "message": self.message,
+            "settledAt": None if self.settled_at is None else format_time(self.settled_at),
+            "effective": None if self.effective is None else copy(self.effective),
+            "sharedWith": [list(one) for one in self.shared_with] or None,
+        }
+        return {
+            "requestId": self.request_id,
+            "kind": self.kind,
+            "prompt": self.prompt,
+            "handleId": self.handle_id,
+            "agent": self.agent,
+            "tool": self.tool,
+            "callId": self.call_id,
+            "arguments": copy(self.arguments),
+            "askedAt": format_time(self.asked_at),
+            **{key: value for key, value in optional.items() if value is not None},
+        }
 
 
 class AuditLog:

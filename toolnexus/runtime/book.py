@@ -5,6 +5,7 @@ Every method is called with the runtime's lock held.
 
 from __future__ import annotations
 
+import heapq
 import hmac
 import secrets
 from collections import OrderedDict
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from toolnexus.answering import is_expired
 from toolnexus.checkpoint import CallState, Checkpoint
 from toolnexus.codec import canonical
 from toolnexus.errors import AlreadyAnswered, NothingSuspended, RequestExpired, UnknownRequest
@@ -23,7 +23,7 @@ from toolnexus.keywords import same_json
 from toolnexus.suspension import Answer, Outcome, Request, format_time, new_request_id
 
 if TYPE_CHECKING:
-    from toolnexus.runtime.handle import Handle
+    from toolnexus.runtime.handle import Handle, PendingRequest
 
 _ANSWERED_KEPT: Final = 4_096
 """Accepted answers remembered, so that a second delivery is known for what it is."""
@@ -56,6 +56,7 @@ class Accepted:
         handle_ids: The handles it went to; by id, so that a closed one is not kept alive.
         runs: Ids of the turns that it let go on: the askers' and their suspended ancestors'.
         expires_at: The request's.
+        pending: The request as the host saw it, for who answers again; None where nobody asks.
     """
 
     answer: Answer
@@ -64,12 +65,13 @@ class Accepted:
     handle_ids: tuple[str, ...]
     runs: frozenset[str]
     expires_at: datetime | None = None
+    pending: PendingRequest | None = None
 
 
 class RequestBook:
     """The open requests, in the order in which they parked, and the last accepted answers."""
 
-    __slots__ = ("_answered", "_key", "_open", "_resources", "_withdrawn")
+    __slots__ = ("_answered", "_expiring", "_key", "_open", "_resources", "_withdrawn")
 
     def __init__(self) -> None:
         self._open: dict[str, OpenRequest] = {}
@@ -78,6 +80,8 @@ class RequestBook:
         self._withdrawn: OrderedDict[str, Outcome] = OrderedDict()
         # Ids of the open logins, by what they are for.
         self._resources: dict[str, str] = {}
+        # When open requests expire, and some that are open no more.
+        self._expiring: list[tuple[datetime, str]] = []
         self._key = secrets.token_bytes(32)
 
     def __contains__(self, request_id: str) -> bool:
@@ -115,6 +119,8 @@ class RequestBook:
                 calls[index] = attrs.evolve(call, request=request)
             entry = self._open[request.id] = OpenRequest(request, [place])
             opened.append(entry)
+            if request.expires_at is not None:
+                heapq.heappush(self._expiring, (request.expires_at, request.id))
             if request.resource is not None:
                 self._resources[request.resource] = request.id
         return attrs.evolve(parked, calls=tuple(calls)), opened
@@ -139,14 +145,18 @@ class RequestBook:
                     self._withdrawn.popitem(last=False)
         return closed
 
-    def overdue(self, now: datetime) -> list[Request]:
-        """Return the open requests whose time has passed."""
-        return [one.request for one in self if is_expired(one.request, now)]
+    def take_overdue(self, now: datetime) -> list[Request]:
+        """Return the open requests whose time has passed, once; the caller settles them."""
+        due = []
+        while (first := self.next_expiry()) is not None and first <= now:
+            due.append(self._open[heapq.heappop(self._expiring)[1]].request)
+        return due
 
     def next_expiry(self) -> datetime | None:
         """Return when the first open request expires; None where none does."""
-        times = (one.request.expires_at for one in self)
-        return min((one for one in times if one is not None), default=None)
+        while self._expiring and self._expiring[0][1] not in self._open:
+            heapq.heappop(self._expiring)
+        return self._expiring[0][0] if self._expiring else None
 
     def find(self, answer: Answer) -> OpenRequest | Accepted:
         """Return the open request that `answer` fits, or the equal answer accepted before.
@@ -173,7 +183,12 @@ class RequestBook:
         raise NothingSuspended(answer.id, outcome)
 
     def accept(
-        self, found: OpenRequest, said: Answer, kept: Answer, runs: frozenset[str]
+        self,
+        found: OpenRequest,
+        said: Answer,
+        kept: Answer,
+        runs: frozenset[str],
+        pending: PendingRequest | None,
     ) -> None:
         """Move a request from open to answered; from now on no other answer is taken.
 
@@ -182,6 +197,7 @@ class RequestBook:
             said: The answer as it was given.
             kept: The same without secret fields.
             runs: See `Accepted`.
+            pending: See `Accepted`.
         """
         secret = secret_fields(found.request)
         ids = tuple(dict.fromkeys(one.handle.id for one in found.places))
@@ -193,6 +209,7 @@ class RequestBook:
             ids,
             runs,
             found.request.expires_at,
+            pending,
         )
         if len(self._answered) > _ANSWERED_KEPT:
             self._answered.popitem(last=False)

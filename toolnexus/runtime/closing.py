@@ -170,6 +170,7 @@ class Closing:
             self._force_locked([handle._run], effects)
         if handle._parked is not None:
             core.withdraw_locked(handle, handle._parked.calls, "close", effects)
+            core.vault.drop(Turn.restore(handle._parked, core.lock).all_secrets())
         core.move_locked(handle, Cause.CLOSE, why, effects)
         last = handle.last_result
         closed = core.result_locked(handle, End("closed", why))
@@ -276,6 +277,7 @@ class Closing:
             kind = "" if request is None else request.kind
             core.withdraw_locked(handle, parked.calls, "interrupt", effects)
             turn = Turn.restore(parked, core.lock)
+            core.vault.drop(turn.all_secrets())
             handle._transcript = turn.settled_transcript("interrupted")
             handle._failed = FailedTurn(None, settled_checkpoint(turn, "interrupted"))
             handle._parked = None

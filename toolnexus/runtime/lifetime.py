@@ -76,6 +76,7 @@ class Lifetime(ProcessBound):
     def end(self) -> None:
         """End the threads and sockets; name the agents whose tools do not let go."""
         self._turns.deadlines.close()
+        self._core.vault.clear()
         # Nothing runs any more, so what waits for runs to end does so at once.
         for job in self._core.pool.take_queued():
             job.run_if_unclaimed()

@@ -65,6 +65,8 @@ class Settling:
         why = self._why_locked(run, end)
         if turn is not None:
             self._core.withdraw_locked(handle, turn.calls, "interrupt", effects)
+            if not end.stalls:
+                self._core.vault.drop(turn.all_secrets())
         if run.asking is not None:
             gone = Answer(run.asking.id, ok=False, reason="cancelled")
             self._core.settle_request_locked(run.asking, gone, "interrupt", effects)

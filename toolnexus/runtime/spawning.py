@@ -162,7 +162,9 @@ class Spawning:
             request = core.pending_of_locked(handle)
             kind = "" if request is None else request.kind
             core.supersede_locked(handle, halted.calls, effects, principal)
-            handle._transcript = superseded_transcript(Turn.restore(halted, core.lock))
+            turn = Turn.restore(halted, core.lock)
+            core.vault.drop(turn.all_secrets())
+            handle._transcript = superseded_transcript(turn)
             handle._parked = None
             self._close_children_locked(halted.calls, effects)
             why = f'superseded pending "{kind}"'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from toolnexus import checks
+from toolnexus.errors import ConfigError
 from toolnexus.runtime.audit import arguments_of
 from toolnexus.runtime.book import OpenRequest
 from toolnexus.runtime.core import Core
@@ -19,6 +20,8 @@ def open_requests(
     under: str = "root",
 ) -> tuple[PendingRequest, ...]:
     """Return open requests: oldest first, those of one turn in call order."""
+    if kind is not None and not isinstance(kind, str):
+        raise ConfigError(f"kind must be a text such as 'approval', not {kind!r}")
     with core.lock:
         found = tuple(view_locked(core, one) for one in core.book)
     found = tuple(one for one in found if one.is_under(under))
