@@ -12,10 +12,13 @@ import pytest
 from tests.docs.pages import DOCS, ROOT, code_of, rows_below
 from toolnexus import (
     AgentRuntime,
+    AuditRecord,
     Budget,
     ClientOptions,
     Conversation,
     Event,
+    Grant,
+    PendingRequest,
     Request,
     ResumeError,
     TaskResult,
@@ -197,6 +200,24 @@ def test_everything_that_a_conversation_has_is_listed() -> None:
     listed = {code_of(row[0])[0] for row in rows_below("client.md", "Conversations")}
     public = {name for name in vars(Conversation) if not name.startswith("_")} | {"id"}
     assert listed == public
+
+
+@pytest.mark.parametrize(
+    ("first", "cls"),
+    [("PendingRequest", PendingRequest), ("AuditRecord", AuditRecord), ("Grant", Grant)],
+)
+def test_every_field_of_what_a_page_shows_is_listed(first: str, cls: type) -> None:
+    text = (DOCS / "asking.md").read_text("utf-8")
+    table = text.partition(f"| Field of `{first}` |")[2].partition("\n\n")[0]
+    listed = [name for row in table.splitlines()[2:] for name in code_of(row.split("|")[1])]
+    assert sorted(listed) == sorted(field.name for field in attrs.fields(cls))
+
+
+def test_every_argument_of_ask_is_listed() -> None:
+    text = (DOCS / "asking.md").read_text("utf-8")
+    table = text.partition("| Argument of `ctx.ask` |")[2].partition("\n\n")[0]
+    listed = [code_of(row.split("|")[1])[0] for row in table.splitlines()[2:]]
+    assert listed == list(inspect.signature(ToolContext.ask).parameters)[1:]
 
 
 def test_every_error_of_resume_is_listed() -> None:
