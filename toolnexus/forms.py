@@ -103,7 +103,7 @@ def form_faults(
         is_secret: Whether all of it is, as what is said to a login; no line quotes it then.
     """
     if is_secret:
-        schema = _all_secret(schema)
+        schema = all_secret(schema)
     if not is_form(schema):
         return list(field_faults("the answer", schema, data))
     if not isinstance(data, Mapping):
@@ -123,7 +123,8 @@ def form_faults(
     return found
 
 
-def _all_secret(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def all_secret(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return a schema with every field of it marked, as those of a login count."""
     if not is_form(schema):
         return {**schema, "secret": True}
     fields = {name: {**field, "secret": True} for name, field in fields_of(schema).items()}

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from toolnexus.approvals import digest_of, printable
 from toolnexus.codec import JsonValue, dumps, loads
 from toolnexus.errors import ConfigError
+from toolnexus.forms import all_secret
 from toolnexus.prompts.fields import TurnedDown, fill
 from toolnexus.prompts.screen import (
     EchoCannotBeStopped,
@@ -221,7 +222,7 @@ def _log_in(screen: Screen, request: Request) -> Answer:
             break
         if not _open(url):
             screen.say("No browser could be started.")
-    data = None if request.schema is None else fill(screen, request.schema)
+    data = None if request.schema is None else fill(screen, all_secret(request.schema))
     return Answer(request.id, ok=True, data=data)
 
 
