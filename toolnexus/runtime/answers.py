@@ -30,7 +30,6 @@ from toolnexus.runtime.task import tool_of
 from toolnexus.runtime.views import view_locked
 from toolnexus.runtime.waiting import Waiting, finish_or_start
 from toolnexus.suspension import Answer, check_answer
-from toolnexus.toolspec import Tool
 from toolnexus.workers import Job
 
 if TYPE_CHECKING:
@@ -149,24 +148,22 @@ class Answers:
         Raises:
             ResumeError: It does not.
         """
-        core = self._core
+        core, call, tool = self._core, None, None
         authorize = core.options.authorize
         with core.lock:
             found = core.book.find(answer)
-            seen = None if isinstance(found, Accepted) else self._seen_locked(found)
-        if seen is not None:
-            call, tool, pending = seen
+            if isinstance(found, Accepted):
+                # Said again it may retry a turn that has failed, so that is asked for too.
+                pending = found.pending
+            else:
+                place = found.places[0]
+                call = core.calls_locked(place.handle)[place.index]
+                tool = tool_of(place.handle.definition, call.name)
+                pending = None if authorize is None else view_locked(core, found)
+        if authorize is not None and pending is not None:
             _authorize(authorize, principal, _as_answered(pending, call, answer))
+        if call is not None:
             require_fit(call, answer, core.clock, tool)
-        elif isinstance(found, Accepted) and found.pending is not None:
-            # Said again it may retry a turn that has failed.
-            _authorize(authorize, principal, found.pending)
-
-    def _seen_locked(self, found: OpenRequest) -> tuple[CallState, Tool | None, PendingRequest]:
-        place = found.places[0]
-        call = self._core.calls_locked(place.handle)[place.index]
-        tool = tool_of(place.handle.definition, call.name)
-        return call, tool, view_locked(self._core, found)
 
     def _take_locked(
         self,
@@ -183,12 +180,10 @@ class Answers:
             return []  # twice in one list
         kept = sealed(request, answer, core.vault)
         turns = frozenset[str]().union(*(_turns_of_locked(one.handle) for one in found.places))
-        first = found.places[0]
-        call = core.calls_locked(first.handle)[first.index]
         pending = view_locked(core, found) if core.options.authorize is not None else None
         begun = [self._resume_locked(one, kept, effects) for one in tuple(found.places)]
         core.book.accept(found, answer, kept, turns, pending)
-        core.settle_request_locked(request, kept, how, effects, call, principal)
+        core.settle_request_locked(request, kept, how, effects, principal)
         return begun
 
     def _resume_locked(self, place: Place, answer: Answer, effects: Effects) -> Begun:
@@ -273,9 +268,12 @@ def several(answer: object) -> tuple[Answer, ...]:
     return (answer,)  # type: ignore[return-value]  # checked where it is accepted
 
 
-def _as_answered(pending: PendingRequest, call: CallState, answer: Answer) -> PendingRequest:
+def _as_answered(
+    pending: PendingRequest, call: CallState | None, answer: Answer
+) -> PendingRequest:
     """Return the request with the arguments that the answer would let the call run with."""
-    edited = edited_args(answer.data) if answer.ok and asks_approval(call) else None
+    is_gate = call is not None and asks_approval(call)
+    edited = edited_args(answer.data) if answer.ok and is_gate else None
     return pending if edited is None else attrs.evolve(pending, arguments=edited)
 
 
@@ -286,14 +284,12 @@ def _refuse_contradictions(answers: Sequence[Answer]) -> None:
             raise ConfigError(f"two different answers to request {answer.id!r} in one resume")
 
 
-def _authorize(authorize: Authorize | None, principal: object, pending: PendingRequest) -> None:
+def _authorize(authorize: Authorize, principal: object, pending: PendingRequest) -> None:
     """Let the host decide who may answer what; a gate that fails stays shut.
 
     Raises:
         NotAuthorized: It did not say exactly True.
     """
-    if authorize is None:
-        return
     request_id = pending.request.id
     if principal is None:
         raise NotAuthorized(request_id, "authorize is set; say who answers: principal=...")

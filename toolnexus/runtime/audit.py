@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -104,50 +104,112 @@ class AuditRecord:
         }
 
 
+class _Entry:
+    """What is known of a request so far; the record is made of it when somebody looks."""
+
+    __slots__ = (
+        "agent",
+        "asked_at",
+        "call",
+        "edited",
+        "handle_id",
+        "has_run",
+        "how",
+        "message",
+        "outcome",
+        "principal",
+        "reason",
+        "request",
+        "settled_at",
+        "shared_with",
+    )
+
+    def __init__(
+        self, handle: Handle, call: CallState, request: Request, asked_at: datetime
+    ) -> None:
+        self.handle_id = handle.id
+        self.agent = handle.definition.name
+        self.call = call
+        self.request = request
+        self.asked_at = asked_at
+        self.shared_with: tuple[tuple[str, str], ...] = ()
+        self.outcome: Outcome | None = None
+        self.how: How | None = None
+        self.principal: str | None = None
+        self.reason: str | None = None
+        self.message: str | None = None
+        self.settled_at: datetime | None = None
+        self.edited: dict[str, JsonValue] | None = None
+        self.has_run = False
+
+    def settle(self, answer: Answer, how: How, now: datetime, principal: str | None) -> None:
+        # A yes that is carried out too late was still somebody's.
+        self.principal = principal or self.principal
+        self.outcome, self.how, self.settled_at = answer.outcome, how, now
+        self.reason, self.has_run = answer.reason, answer.ok
+        if not answer.ok:
+            self.message = message_of(answer.data)
+        elif asks_approval(self.call):
+            self.edited = edited_args(answer.data)
+
+    def record(self) -> AuditRecord:
+        arguments = arguments_of(self.call)
+        effective = arguments if self.edited is None else self.edited
+        return AuditRecord(
+            request_id=self.request.id,
+            kind=self.request.kind,
+            prompt=self.request.prompt,
+            handle_id=self.handle_id,
+            agent=self.agent,
+            tool=self.call.name,
+            call_id=self.call.id,
+            arguments=arguments,
+            asked_at=self.asked_at,
+            shared_with=self.shared_with,
+            outcome=self.outcome,
+            how=self.how,
+            principal=self.principal,
+            reason=self.reason,
+            message=self.message,
+            settled_at=self.settled_at,
+            effective=effective if self.has_run else None,
+        )
+
+
 class AuditLog:
     """The last requests, by id. Every method is called with the runtime's lock held."""
 
-    __slots__ = ("_limit", "_records")
+    __slots__ = ("_entries", "_limit")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._records: OrderedDict[str, AuditRecord] = OrderedDict()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
-    def __iter__(self) -> Iterator[AuditRecord]:
-        return iter(tuple(self._records.values()))
+    def records(self) -> tuple[AuditRecord, ...]:
+        """Return what is kept, oldest first."""
+        return tuple(entry.record() for entry in self._entries.values())
 
     def asked(self, handle: Handle, call: CallState, request: Request, now: datetime) -> None:
         """Begin the record of a request; one that is there already is kept."""
-        if self._limit == 0 or request.id in self._records:
+        if self._limit == 0 or request.id in self._entries:
             return
-        self._records[request.id] = AuditRecord(
-            request_id=request.id,
-            kind=request.kind,
-            prompt=request.prompt,
-            handle_id=handle.id,
-            agent=handle.definition.name,
-            tool=call.name,
-            call_id=call.id,
-            arguments=arguments_of(call),
-            asked_at=now,
-        )
-        if len(self._records) > self._limit:
+        self._entries[request.id] = _Entry(handle, call, request, now)
+        if len(self._entries) > self._limit:
             # An open one is worth more than one that is settled.
-            settled = (key for key, one in self._records.items() if one.outcome is not None)
-            del self._records[next(settled, next(iter(self._records)))]
+            settled = (key for key, one in self._entries.items() if one.outcome is not None)
+            del self._entries[next(settled, next(iter(self._entries)))]
 
     def shared(self, handle: Handle, call: CallState, request: Request) -> None:
         """Note that one more call waits for a request."""
-        known = self._records.get(request.id)
-        if known is not None:
-            others = (*known.shared_with, (handle.id, call.id))
-            self._records[request.id] = attrs.evolve(known, shared_with=others)
+        entry = self._entries.get(request.id)
+        if entry is not None:
+            entry.shared_with = (*entry.shared_with, (handle.id, call.id))
 
     def stopped(self, request: Request) -> None:
         """Note that the call did not run after all: a gate behind the approval stopped it."""
-        known = self._records.get(request.id)
-        if known is not None:
-            self._records[request.id] = attrs.evolve(known, effective=None)
+        entry = self._entries.get(request.id)
+        if entry is not None:
+            entry.has_run = False
 
     def settled(
         self,
@@ -155,31 +217,14 @@ class AuditLog:
         answer: Answer,
         how: How,
         now: datetime,
-        call: CallState | None = None,
         principal: str | None = None,
     ) -> AuditRecord | None:
-        """End the record of a request; return it."""
-        known = self._records.get(request.id)
-        if known is None:
+        """End the record of a request; return it where the log wants a line."""
+        entry = self._entries.get(request.id)
+        if entry is None:
             return None
-        effective: Mapping[str, JsonValue] | None = None
-        if answer.ok:
-            edited = (
-                edited_args(answer.data) if call is not None and asks_approval(call) else None
-            )
-            effective = known.arguments if edited is None else edited
-        record = self._records[request.id] = attrs.evolve(
-            known,
-            outcome=answer.outcome,
-            how=how,
-            # Who said a yes that is carried out too late has said it all the same.
-            principal=known.principal if principal is None else principal,
-            reason=answer.reason,
-            message=None if answer.ok else message_of(answer.data),
-            settled_at=now,
-            effective=effective,
-        )
-        return record
+        entry.settle(answer, how, now, principal)
+        return entry.record() if _logger.isEnabledFor(logging.INFO) else None
 
 
 def arguments_of(call: CallState) -> dict[str, JsonValue]:

@@ -229,7 +229,7 @@ class Core:
         """Drop the requests of `calls`: the user has said something else."""
         for request in self.book.withdraw(handle, calls, "superseded"):
             gone = Answer(request.id, ok=False, reason="superseded")
-            self.settle_request_locked(request, gone, "supersede", effects, principal=principal)
+            self.settle_request_locked(request, gone, "supersede", effects, principal)
 
     def settle_request_locked(
         self,
@@ -237,11 +237,10 @@ class Core:
         answer: Answer,
         how: How,
         effects: Effects,
-        call: CallState | None = None,
         principal: str | None = None,
     ) -> None:
         """Note in the audit what came of a request."""
-        record = self.audit.settled(request, answer, how, self.clock.now(), call, principal)
+        record = self.audit.settled(request, answer, how, self.clock.now(), principal)
         if record is not None:
             effects.add(write, record)
 

@@ -148,8 +148,7 @@ class TurnHost:
             if run.is_over:
                 raise Cancelled("interrupted")
             run.asking = None
-            call = self._call_of(request)
-            self._core.settle_request_locked(request, answer, "wait_for", effects, call)
+            self._core.settle_request_locked(request, answer, "wait_for", effects)
             why = f"Answer ok={str(answer.ok).lower()}"
             self._core.move_locked(handle, Cause.ANSWER_INLINE, why, effects)
 

@@ -58,7 +58,7 @@ class Reading:
         """
         inside = self._id_of(under)
         with self._core.lock:
-            records = tuple(self._core.audit)
+            records = self._core.audit.records()
         return tuple(one for one in records if one.is_under(inside))
 
     def grants(self) -> tuple[Grant, ...]:
