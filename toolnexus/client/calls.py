@@ -13,7 +13,7 @@ from toolnexus.answering import require_fit, sealed
 from toolnexus.checkpoint import CallState
 from toolnexus.client.execution import execute_call
 from toolnexus.client.relay import merge_relays
-from toolnexus.client.turn import Execution
+from toolnexus.client.turn import Asker, Execution
 from toolnexus.errors import Cancelled, ConfigError, InvalidAnswer, RequestExpired
 from toolnexus.events import Event, Pending, ToolResultReady
 from toolnexus.failures import failure_text
@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 _TRIES: Final = 3
 """How often an inline interpreter may say what does not fit: it may be no person."""
+
+
+_HAS_DELEGATED: Final = "a call that has delegated to an agent may ask nothing more"
 
 
 class CallStalled(BaseException):
@@ -172,16 +175,33 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
         _finish(turn, index, kit.limits.fit(done.result, len(turn.calls)), kit)
         return
     asked_at = format_time(kit.clock.now())
-    if turn.calls[index].child is not None:
-        turn.open(index, request, asked_at)
+    child = turn.calls[index].child
+    if child is not None and done.by.place is None and _is_from(child, request):
+        # What the tool has asked before it delegates has its answers.
+        turn.open(index, request, asked_at, Asker(past=done.by.past))
         return
+    problem = _problem_with(request) if child is None else _HAS_DELEGATED
+    if problem is not None:
+        logger.error("call %s of tool %s: %s", call.id, call.name, problem)
+        _finish(turn, index, ToolResult.error(f"the question cannot be asked: {problem}"), kit)
+        return
+    turn.open(index, kit.host.surface(request), asked_at, done.by)
+
+
+def _problem_with(request: Request) -> str | None:
     try:
         check_question(request)
     except ConfigError as error:
-        logger.error("call %s of tool %s: %s", call.id, call.name, error)  # noqa: TRY400 - no trace
-        _finish(turn, index, ToolResult.error(f"the question cannot be asked: {error}"), kit)
-        return
-    turn.open(index, kit.host.surface(request), asked_at, done.by)
+        return str(error)
+    return None
+
+
+def _is_from(child: str, request: Request) -> bool:
+    """Whether an agent asks, or one below it: a question that has surfaced has its path."""
+    path = (request.data or {}).get("path")
+    if not isinstance(path, (list, tuple)):
+        return False
+    return f"{'/'.join(map(str, path))}/".startswith(f"{child}/")
 
 
 def _finish(turn: Turn, index: int, result: ToolResult, kit: Kit) -> None:

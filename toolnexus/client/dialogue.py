@@ -29,6 +29,8 @@ T = TypeVar("T")
 _LOST: Final = "_lost"
 """The one key of what is kept where a result could not be."""
 
+_AFTER: Final = "the call is over: ctx.ask and ctx.once work while its tool runs"
+
 _SEALED: Final = "_sealed"
 """The one key of what is kept where a result has a secret in it: that is in the vault."""
 
@@ -78,6 +80,7 @@ class Dialogue:
         self._once = call.once
         self._asked = 0
         self._is_in_step = False
+        self._is_over = False
         # A tool may have threads of its own; re-entrant, for a step may have steps.
         self._lock = threading.RLock()
         if call.request is not None:
@@ -89,6 +92,11 @@ class Dialogue:
             self.past = (*call.past, Exchange(request, call.answer))
         ids = [request.id, *(one.request.id for one in call.past)]
         self.mask = masker(filter(None, map(self._vault.get, ids)))
+
+    def end(self) -> None:
+        """Let nothing more be asked or kept: a thread of the tool's may live on."""
+        # Without the lock, which such a thread may hold for long.
+        self._is_over = True
 
     def ask(
         self,
@@ -169,7 +177,8 @@ class Dialogue:
             # It has run all the same, and must not run again.
             kept, failure = {_LOST: type(value).__name__}, str(error)
         self._once = {**self._once, key: kept}
-        self._turn.note_once(self._index, key, kept)
+        if not self._is_over:  # or it would be noted for another call
+            self._turn.note_once(self._index, key, kept)
         if failure is not None:
             raise ConfigError(failure)
 
@@ -206,6 +215,8 @@ class Dialogue:
         return request if self.mask is None else masked(request, self.mask)
 
     def _raise_if_over(self) -> None:
+        if self._is_over:
+            raise ConfigError(_AFTER)
         # The tool has caught what it may not catch.
         if self.verdict is not None:
             raise Unwind(self)

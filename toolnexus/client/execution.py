@@ -213,14 +213,16 @@ def _traced(
 def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> ToolResult:
     """Return what the tool gave, without the secrets that it was told."""
     dialogue = context.dialogue
+    if dialogue is None:
+        return _result_of_tool(tool, args, context)
     try:
         result = _result_of_tool(tool, args, context)
     except Unwind as unwound:
         if unwound.dialogue is not dialogue:
             raise
         result = ToolResult("")  # the verdict stands in its place
-    if dialogue is None:
-        return result
+    finally:
+        dialogue.end()
     if dialogue.verdict is not None:
         return dialogue.verdict
     return result if dialogue.mask is None else _masked(result, dialogue.mask)
