@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from toolnexus import codec
-from toolnexus.answering import is_expired, unsealed
+from toolnexus.answering import is_expired, is_refused, unsealed
 from toolnexus.checkpoint import CallState
 from toolnexus.client.dialogue import Dialogue, Unwind
 from toolnexus.client.gates import pass_gates, take_approval
@@ -30,7 +30,6 @@ from toolnexus.toolspec import (
     Tool,
     ToolContext,
     ToolResult,
-    handles_decline,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution
         gone = "" if call.attempt == 0 else " (no longer available)"
         return Execution(ToolResult.error(f"Unknown tool: {call.name}{gone}"))
     call = _expired(call, kit)
-    if call.answer is not None and call.request is not None and _is_refused(call, tool):
+    if call.answer is not None and call.request is not None and is_refused(call, tool):
         return Execution(ToolResult.error(call.answer.declined_text(call.request)))
     if call.attempt == 0 and call.gate is None:
         refused = kit.host.reserve_call()
@@ -88,16 +87,6 @@ def _expired(call: CallState, kit: Kit) -> CallState:
         return call
     kit.host.note_expired(request)
     return attrs.evolve(call, answer=Answer(answer.id, ok=False, reason="expired"))
-
-
-def _is_refused(call: CallState, tool: Tool) -> bool:
-    """Whether a person said no; a tool may ask to hear its own no, never a gate's."""
-    if call.answer is None or call.answer.ok:
-        return False
-    if call.gate is not None:
-        return True
-    # What `ctx.ask` has asked it answers, there.
-    return call.place is None and not handles_decline(tool)
 
 
 def _misfit(tool: Tool, args: dict[str, JsonValue]) -> Execution | None:
