@@ -54,7 +54,9 @@ class Dialogue:
         verdict: What the execution comes to, whatever the tool returns or raises; None where
             that is for the tool to say.
         place: Which question is open; None for none.
-        mask: Puts `***` for what the answers say in secret; None where nothing is.
+        mask: Puts `***` for what the answers say in secret; None where nothing is that could
+            be told apart in a text.
+        has_secrets: Whether they say anything in secret.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Dialogue:
         self.verdict: ToolResult | None = None
         self.place: int | None = None
         self.mask: Callable[[Any], Any] | None = None
+        self.has_secrets = False
         self._turn = turn
         self._index = index
         self._vault = vault
@@ -91,7 +94,8 @@ class Dialogue:
         if call.place is not None and call.answer is not None:
             self.past = (*call.past, Exchange(request, call.answer))
         ids = [request.id, *(one.request.id for one in call.past)]
-        self.mask = masker(filter(None, map(self._vault.get, ids)))
+        secrets = tuple(filter(None, map(self._vault.get, ids)))
+        self.mask, self.has_secrets = masker(secrets), bool(secrets)
 
     def end(self) -> None:
         """Let nothing more be asked or kept: a thread of the tool's may live on."""

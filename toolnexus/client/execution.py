@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SAID_IN_PARTS: Final = frozenset({"url", "file_url", "file_id", "filename"})
+"""Where a part that is no text has words of the tool's."""
+
 conversations_in_use: Final[ContextVar[frozenset[object]]] = ContextVar(
     "toolnexus_conversations", default=frozenset()
 )
@@ -242,13 +245,35 @@ def _masked(result: ToolResult, mask: Callable[[Any], Any]) -> ToolResult:
     request = result.request
     if request is not None:
         return ToolResult.pending(masked(request, mask))
-    parts = tuple(
-        Part.text(mask(text_of_parts((part,)))) if part.kind == "text" else part
-        for part in result.parts
-    )
+    parts = tuple(_masked_part(part, mask) for part in result.parts)
     return attrs.evolve(
         result, parts=parts, output=mask(result.output), metadata=mask(result.metadata)
     )
+
+
+def _masked_part(part: Part, mask: Callable[[Any], Any]) -> Part:
+    """Return `part` without secrets in its text, name or address; its bytes stay."""
+    if part.kind == "text":
+        return Part.text(mask(text_of_parts((part,))))
+    stored = part.to_dict()
+    shown = _masked_outside_bytes(stored, mask)
+    if shown == stored:
+        return part
+    try:
+        return Part.from_dict(shown)
+    except WireFormatError:
+        return Part.text(f"[{part.kind} with a secret in its address: not shown]")
+
+
+def _masked_outside_bytes(stored: JsonValue, mask: Callable[[Any], Any]) -> JsonValue:
+    if isinstance(stored, Mapping):
+        return {
+            key: _masked_outside_bytes(item, mask)
+            if isinstance(item, Mapping) or key in _SAID_IN_PARTS
+            else item
+            for key, item in stored.items()
+        }
+    return stored if not isinstance(stored, str) or stored.startswith("data:") else mask(stored)
 
 
 def _storable(tool: Tool, result: ToolResult) -> ToolResult:
