@@ -272,7 +272,9 @@ class Turns:
             max_turns=max_turns,
             host=TurnHost(core, self._delegation, run),
             vault=core.vault,
-            approval_policy=definition.approval_policy or options.approval_policy,
+            approval_policy=options.approval_policy
+            if definition.approval_policy is None
+            else definition.approval_policy,
             agent=definition.name,
             span=run.span,
         )
