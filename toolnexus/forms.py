@@ -12,7 +12,7 @@ import attrs
 
 from toolnexus.codec import JsonValue, check_json, dumps
 from toolnexus.errors import ConfigError, WireFormatError
-from toolnexus.keywords import RULES, echo
+from toolnexus.keywords import RULES, TYPES, echo
 from toolnexus.suspension import LOGIN, Request, parse_time
 
 _NOTES: Final = frozenset({"type", "title", "description", "default", "secret"})
@@ -26,6 +26,12 @@ _KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
     "boolean": frozenset(),
     "array": frozenset({"items", "minItems", "maxItems", "uniqueItems"}),
 }
+_LIMITS: Final = frozenset(
+    {
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+        *("minLength", "maxLength", "minItems", "maxItems"),
+    }
+)
 _TOLD: Final = frozenset({"title", "description", "default", "enum", "pattern"})
 """The keywords whose values a person reads, in the question or in a fault."""
 
@@ -214,11 +220,21 @@ def _check_field(place: str, field: object) -> None:
         raise ConfigError(f"schema: the enum of {place} must list values")
     if "secret" in field and not isinstance(field["secret"], bool):
         raise ConfigError(f"schema: secret of {place} must be true or false")
+    _check_limits(place, field)
     _check_texts(place, field)
     if kind == "array":
         items = field.get("items")
         if not isinstance(items, Mapping) or not _list(items.get("enum")):
             raise ConfigError(f'schema: {place} is an array; give "items": {{"enum": [...]}}')
+
+
+def _check_limits(place: str, field: Mapping[str, JsonValue]) -> None:
+    """Refuse what would be no limit: a keyword that is malformed rejects nothing."""
+    for keyword in _LIMITS & field.keys():
+        if not TYPES["number"](field[keyword]):
+            raise ConfigError(f"schema: {keyword} of {place} must be a number")
+    if not isinstance(field.get("uniqueItems", False), bool):
+        raise ConfigError(f"schema: uniqueItems of {place} must be true or false")
 
 
 def _check_texts(place: str, field: Mapping[str, JsonValue]) -> None:
