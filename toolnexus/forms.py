@@ -12,7 +12,7 @@ import attrs
 
 from toolnexus.codec import JsonValue, check_json, dumps
 from toolnexus.errors import ConfigError, WireFormatError
-from toolnexus.keywords import RULES, TYPES, echo
+from toolnexus.keywords import RULES, TYPES, echo, same_json
 from toolnexus.suspension import LOGIN, Request, parse_time
 
 _NOTES: Final = frozenset({"type", "title", "description", "default", "secret"})
@@ -96,6 +96,27 @@ def secret_fields(request: Request) -> frozenset[str]:
         return frozenset({""}) if is_login else frozenset()
     fields = fields_of(request.schema).items()
     return frozenset(name for name, field in fields if is_login or field.get("secret") is True)
+
+
+def login_key(request: Request) -> str | None:
+    """Return what calls that can share a login have in common; None for what is not shared.
+
+    The schema too: what one person entered fits nobody else's form by accident.
+    """
+    if request.resource is None:
+        return None
+    return dumps([request.resource, request.schema])
+
+
+def is_same_question(before: Request, now: Request) -> bool:
+    """Say whether an answer to the one is an answer to the other.
+
+    Of a login that several calls share, each may have its own words.
+    """
+    if before.kind != now.kind or not same_json(before.schema, now.schema):
+        return False
+    key = login_key(now)
+    return before.prompt == now.prompt or (key is not None and key == login_key(before))
 
 
 def form_faults(

@@ -17,7 +17,7 @@ from toolnexus.client.turn import Asker, Execution
 from toolnexus.errors import Cancelled, ConfigError, InvalidAnswer, RequestExpired
 from toolnexus.events import Event, Pending, ToolResultReady
 from toolnexus.failures import failure_text
-from toolnexus.forms import check_question
+from toolnexus.forms import check_question, login_key
 from toolnexus.messages import ToolCall
 from toolnexus.suspension import Answer, Request, copy_of, format_time
 from toolnexus.toolspec import Tool, ToolResult
@@ -76,9 +76,10 @@ def _merge_logins(turn: Turn) -> None:
     first: dict[str, Request] = {}
     for index, call in enumerate(turn.calls):
         is_open = call.status == "open" and call.child is None and call.answer is None
-        if not is_open or call.request is None or call.request.resource is None:
+        login = None if call.request is None else login_key(call.request)
+        if not is_open or call.request is None or login is None:
             continue
-        shared = first.setdefault(call.request.resource, call.request)
+        shared = first.setdefault(login, call.request)
         if shared is not call.request:
             turn.share([index], shared)
 

@@ -15,8 +15,7 @@ from toolnexus.checkpoint import CallState, Exchange
 from toolnexus.clock import Clock
 from toolnexus.codec import JsonValue
 from toolnexus.errors import ConfigError, Declined, WireFormatError
-from toolnexus.forms import check_question, masked
-from toolnexus.keywords import same_json
+from toolnexus.forms import check_question, is_same_question, masked
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import ToolResult
 from toolnexus.vault import Vault, masker
@@ -128,7 +127,7 @@ class Dialogue:
                 asked = self.past[place].request
                 # Both masked: when it was asked, not all was secret that is so now.
                 before, now = self._masked(asked), self._masked(request)
-                if not _is_same(before, now):
+                if not is_same_question(before, now):
                     raise self._end(_changed(place, before, now))
                 answer = unsealed(asked, self.past[place].answer, self._vault)
                 if answer is not None:
@@ -235,14 +234,6 @@ def _given(request: Request, answer: Answer, on_decline: str) -> Answer:
     if not answer.ok and on_decline == "raise":
         raise Declined(request, answer)
     return answer
-
-
-def _is_same(before: Request, now: Request) -> bool:
-    return (
-        before.kind == now.kind
-        and before.prompt == now.prompt
-        and same_json(before.schema, now.schema)
-    )
 
 
 def _changed(place: int, before: Request, now: Request) -> ToolResult:
