@@ -132,6 +132,10 @@ class Answers:
         for answer in answers:
             check_answer(answer)
         _refuse_contradictions(answers)
+        if answers and principal is None and self._core.options.authorize is not None:
+            # Before all else: not even what is known of a request is for everybody.
+            why = "authorize is set; say who answers: principal=..."
+            raise NotAuthorized(answers[0].id, why)
         for answer in answers:
             self._check(answer, principal)
         by = None if principal is None else str(principal)
@@ -152,15 +156,20 @@ class Answers:
         core = self._core
         authorize = core.options.authorize
         with core.lock:
+            known = core.book.accepted(answer.id)
+        if known is not None and known.pending is not None:
+            # Said again it may retry a turn that has failed, and said differently it is told
+            # what was recorded.
+            _authorize(authorize, principal, known.pending)
+        with core.lock:
             found = core.book.find(answer)
             seen = None if isinstance(found, Accepted) else self._seen_locked(found)
         if seen is not None:
             call, tool, pending = seen
             _authorize(authorize, principal, _as_answered(pending, call, answer))
             require_fit(call, answer, core.clock, tool)
-        elif isinstance(found, Accepted) and found.pending is not None:
-            # Said again it may retry a turn that has failed.
-            _authorize(authorize, principal, found.pending)
+        elif known is None and isinstance(found, Accepted) and found.pending is not None:
+            _authorize(authorize, principal, found.pending)  # accepted a moment ago
 
     def _seen_locked(self, found: OpenRequest) -> tuple[CallState, Tool | None, PendingRequest]:
         place = found.places[0]
@@ -295,8 +304,6 @@ def _authorize(authorize: Authorize | None, principal: object, pending: PendingR
     if authorize is None:
         return
     request_id = pending.request.id
-    if principal is None:
-        raise NotAuthorized(request_id, "authorize is set; say who answers: principal=...")
     try:
         verdict: object = authorize(principal, pending)
     except Exception as error:

@@ -159,6 +159,10 @@ class RequestBook:
             heapq.heappop(self._expiring)
         return self._expiring[0][0] if self._expiring else None
 
+    def accepted(self, request_id: str) -> Accepted | None:
+        """Return the answer to a request that was answered; None where none is known."""
+        return self._answered.get(request_id)
+
     def find(self, answer: Answer) -> OpenRequest | Accepted:
         """Return the open request that `answer` fits, or the equal answer accepted before.
 
