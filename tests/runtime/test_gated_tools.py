@@ -17,6 +17,7 @@ from toolnexus import (
     InvalidAnswer,
     ProposedCall,
     Request,
+    ToolCall,
     ToolContext,
     ToolResult,
     ToolSchemaError,
@@ -566,3 +567,27 @@ def test_a_gate_shows_nothing_that_cannot_be_seen(
     rt = make_runtime(AgentDef("a", tools=[refunds.tool]))
     start(rt, "a")
     assert asked_of(rt).prompt == "Refund 5 to an n?"
+
+
+def test_a_hook_that_undoes_an_edit_for_ever_ends_the_call(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    class ToAnn:
+        def before_tool(self, call: ToolCall, args: Any, ctx: ToolContext) -> dict[str, Any]:
+            return {**args, "customer": "ann"}
+
+    asked: list[Any] = []
+
+    def approver(request: Request) -> Answer:
+        asked.append(dict(request.data or {})["args"])
+        assert len(asked) < 10
+        return Answer(request.id, ok=True, data={"args": {"amount": 5}})
+
+    refunds = Refunds()
+    llm.say("m", tool_call("refund", {"amount": 50}), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[refunds.tool], hooks=ToAnn(), wait_for=approver))
+    handle = rt.spawn(rt.root, "a").handle
+    assert within(rt.run_turn, handle, "go").text == "end"
+    five = {"amount": 5, "customer": "ann"}
+    assert (asked, refunds.done) == ([{**five, "amount": 50}, five], [])
+    assert told(llm) == 'unresolved: Run refund(amount=5, customer="ann")?'

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from toolnexus.answering import require_fit, sealed
+from toolnexus.answering import asks_approval, require_fit, sealed
 from toolnexus.checkpoint import CallState
 from toolnexus.client.execution import execute_call
 from toolnexus.client.relay import merge_relays
 from toolnexus.client.turn import Asker, Execution
+from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled, ConfigError, InvalidAnswer, RequestExpired
 from toolnexus.events import Event, Pending, ToolResultReady
 from toolnexus.failures import failure_text
@@ -222,8 +223,10 @@ def _interpret(turn: Turn, index: int, kit: Kit, asked: set[str]) -> Iterator[Ev
     """Offer an open call's question to `wait_for`, and go on with what that says.
 
     A tool that returns a question is answered once: a second one is left unresolved. A gate's
-    question is another matter than the tool's, and by `ctx.ask` a tool may ask several.
+    question is another matter than the tool's, and by `ctx.ask` a tool may ask several. A gate
+    that asks for what it has asked for is left unresolved: a hook undoes what is changed.
     """
+    shown: set[JsonValue] = set()
     while True:
         call = turn.calls[index]
         request = call.request
@@ -244,6 +247,9 @@ def _interpret(turn: Turn, index: int, kit: Kit, asked: set[str]) -> Iterator[Ev
         _share_questions(turn, [index], kit)  # a gate's question may have come before its own
         again = turn.calls[index]
         is_second = _is_returned(call) and _is_returned(again)
+        if asks_approval(call) and asks_approval(again) and again.request is not None:
+            shown.add((request.data or {}).get("digest"))
+            is_second = (again.request.data or {}).get("digest") in shown
         if again.status == "open" and is_second and again.request is not None:
             _give_up(turn, index, kit.tools)
             unresolved = ToolResult.error(f"unresolved: {again.request.prompt}")
