@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
@@ -111,12 +112,22 @@ def login_key(request: Request) -> str | None:
 def is_same_question(before: Request, now: Request) -> bool:
     """Say whether an answer to the one is an answer to the other.
 
-    Of a login that several calls share, each may have its own words.
+    Of a login that several calls share, each may have its own words. An approval is one of all
+    that was shown.
     """
     if before.kind != now.kind or not same_json(before.schema, now.schema):
         return False
     key = login_key(now)
-    return before.prompt == now.prompt or (key is not None and key == login_key(before))
+    if key is not None and key == login_key(before):
+        return True
+    if now.kind == "approval" and _shown(before) != _shown(now):
+        return False
+    return before.prompt == now.prompt
+
+
+def _shown(request: Request) -> str:
+    data = {key: value for key, value in (request.data or {}).items() if key != "path"}
+    return json.dumps([request.url, data], sort_keys=True)
 
 
 def form_faults(

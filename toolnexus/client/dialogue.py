@@ -237,8 +237,12 @@ def _given(request: Request, answer: Answer, on_decline: str) -> Answer:
 
 
 def _changed(place: int, before: Request, now: Request) -> ToolResult:
+    changed = f"is {now.kind!r} {now.prompt!r}"
+    if (before.kind, before.prompt) == (now.kind, now.prompt):
+        # What of that is not told: it is for the person, and may be long.
+        changed = "has another schema, or shows other data,"
     return ToolResult.error(
         f"not executed further: question {place + 1} of the tool was {before.kind!r} "
-        f"{before.prompt!r} and is {now.kind!r} {now.prompt!r} on the retry, so its answer "
+        f"{before.prompt!r} and {changed} on the retry, so its answer "
         "fits neither; a tool must ask the same questions in the same order each time"
     )
