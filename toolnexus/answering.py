@@ -10,10 +10,10 @@ import attrs
 
 from toolnexus.approvals import APPROVAL_GATE, approval_faults
 from toolnexus.clock import Clock
-from toolnexus.codec import JsonValue
+from toolnexus.codec import JsonValue, dumps
 from toolnexus.errors import InvalidAnswer, RequestExpired
 from toolnexus.forms import form_faults, secret_fields
-from toolnexus.schema import faults
+from toolnexus.schema import faults, parse_arguments
 from toolnexus.suspension import (
     LOGIN,
     RELAYED,
@@ -23,7 +23,7 @@ from toolnexus.suspension import (
     message_of,
     with_secrets,
 )
-from toolnexus.toolspec import Tool
+from toolnexus.toolspec import Tool, handles_decline
 from toolnexus.vault import Vault
 
 if TYPE_CHECKING:
@@ -72,6 +72,19 @@ def asks_approval(call: CallState) -> bool:
     return call.gate is not None and call.passed[-1:] == (APPROVAL_GATE,)
 
 
+def is_refused(call: CallState, tool: Tool) -> bool:
+    """Say whether a no keeps the call from being executed.
+
+    A tool may ask to hear its own no, never a gate's.
+    """
+    if call.answer is None or call.answer.ok:
+        return False
+    if call.gate is not None:
+        return True
+    # What `ctx.ask` has asked it answers, there.
+    return call.place is None and not handles_decline(tool)
+
+
 def _faults(call: CallState, request: Request, data: JsonValue, tool: Tool | None) -> list[str]:
     if asks_approval(call):
         return approval_faults(request, data, lambda args: argument_faults(tool, args))
@@ -86,6 +99,10 @@ def argument_faults(tool: Tool | None, args: dict[str, JsonValue]) -> list[str]:
     """Return what keeps arguments from fitting `tool`; its own check goes before its schema."""
     if tool is None:
         return ["the tool is no longer available"]
+    unreadable = parse_arguments(dumps(args), {})
+    if isinstance(unreadable, str):
+        # They are kept as text, and read again for each execution.
+        return [unreadable.partition("; nothing was executed")[0]]
     own = getattr(tool, "argument_faults", None)
     return own(args) if callable(own) else faults(args, tool.input_schema)
 

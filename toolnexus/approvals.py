@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 import string
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -29,9 +28,6 @@ Verdict: TypeAlias = Literal["allow", "ask", "deny"]
 
 _VERDICTS: Final = ("allow", "ask", "deny")
 _SHOWN_CHARS: Final = 200
-_UNPRINTABLE: Final = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]+"
-)
 _EDIT_KEYS: Final = ("args", "message", "digest")
 
 
@@ -82,8 +78,17 @@ def approval_request(tool: str, args: Mapping[str, JsonValue], prompt: str) -> R
 
 
 def gate_of(tool: Tool) -> object:
-    """Return what `tool` says of being approved, as it stands; None where it wants none."""
-    gate: object = getattr(tool, "needs_approval", None)
+    """Return what `tool` says of being approved, as it stands; None where it wants none.
+
+    A gate that is there and cannot be read asks.
+    """
+    try:
+        gate: object = getattr(tool, "needs_approval")  # noqa: B009 - no tool has to have one
+    except AttributeError:
+        if not hasattr(type(tool), "needs_approval"):
+            return None
+        logger.exception("needs_approval of tool %s failed; a person is asked", tool.name)
+        return True
     return None if gate is False else gate
 
 
@@ -173,8 +178,16 @@ def fill(template: str, args: Mapping[str, JsonValue]) -> str:
 
 def printable(text: str, limit: int) -> str:
     """Return `text` on one line: what a model wrote must not pass for the host's own words."""
-    text = _UNPRINTABLE.sub(" ", text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    seen: list[str] = []
+    for one in text:
+        # Also what is not seen at all, or turns the direction of what follows.
+        if one.isprintable():
+            seen.append(one)
+        elif seen[-1:] != [" "]:
+            seen.append(" ")
+        if len(seen) > limit:
+            return f"{''.join(seen[: limit - 1])}…"
+    return "".join(seen)
 
 
 # -- what a person may say to it ---------------------------------------------------------------

@@ -7,7 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
+
+_NAP_SECONDS: Final = 86_400.0
+"""The longest that a lock is waited for at once: the platform's own limit is a time, too."""
 
 
 class Signal:
@@ -61,7 +64,7 @@ class Signal:
             try:
                 # Once more, for the wake-up may have come before the sleeper was there.
                 if not is_over():
-                    sleeper.acquire(timeout=left)
+                    sleeper.acquire(timeout=min(left, _NAP_SECONDS))
             finally:
                 with contextlib.suppress(ValueError):
                     self._sleepers.remove(sleeper)

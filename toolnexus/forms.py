@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
@@ -12,7 +13,7 @@ import attrs
 
 from toolnexus.codec import JsonValue, check_json, dumps
 from toolnexus.errors import ConfigError, WireFormatError
-from toolnexus.keywords import RULES, echo
+from toolnexus.keywords import RULES, TYPES, echo, same_json
 from toolnexus.suspension import LOGIN, Request, parse_time
 
 _NOTES: Final = frozenset({"type", "title", "description", "default", "secret"})
@@ -26,6 +27,12 @@ _KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
     "boolean": frozenset(),
     "array": frozenset({"items", "minItems", "maxItems", "uniqueItems"}),
 }
+_LIMITS: Final = frozenset(
+    {
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+        *("minLength", "maxLength", "minItems", "maxItems"),
+    }
+)
 _TOLD: Final = frozenset({"title", "description", "default", "enum", "pattern"})
 """The keywords whose values a person reads, in the question or in a fault."""
 
@@ -90,6 +97,37 @@ def secret_fields(request: Request) -> frozenset[str]:
         return frozenset({""}) if is_login else frozenset()
     fields = fields_of(request.schema).items()
     return frozenset(name for name, field in fields if is_login or field.get("secret") is True)
+
+
+def login_key(request: Request) -> str | None:
+    """Return what calls that can share a login have in common; None for what is not shared.
+
+    The schema too: what one person entered fits nobody else's form by accident.
+    """
+    if request.resource is None:
+        return None
+    return dumps([request.resource, request.schema])
+
+
+def is_same_question(before: Request, now: Request) -> bool:
+    """Say whether an answer to the one is an answer to the other.
+
+    Of a login that several calls share, each may have its own words. An approval is one of all
+    that was shown.
+    """
+    if before.kind != now.kind or not same_json(before.schema, now.schema):
+        return False
+    key = login_key(now)
+    if key is not None and key == login_key(before):
+        return True
+    if now.kind == "approval" and _shown(before) != _shown(now):
+        return False
+    return before.prompt == now.prompt
+
+
+def _shown(request: Request) -> str:
+    data = {key: value for key, value in (request.data or {}).items() if key != "path"}
+    return json.dumps([request.url, data], sort_keys=True)
 
 
 def form_faults(
@@ -214,11 +252,21 @@ def _check_field(place: str, field: object) -> None:
         raise ConfigError(f"schema: the enum of {place} must list values")
     if "secret" in field and not isinstance(field["secret"], bool):
         raise ConfigError(f"schema: secret of {place} must be true or false")
+    _check_limits(place, field)
     _check_texts(place, field)
     if kind == "array":
         items = field.get("items")
         if not isinstance(items, Mapping) or not _list(items.get("enum")):
             raise ConfigError(f'schema: {place} is an array; give "items": {{"enum": [...]}}')
+
+
+def _check_limits(place: str, field: Mapping[str, JsonValue]) -> None:
+    """Refuse what would be no limit: a keyword that is malformed rejects nothing."""
+    for keyword in _LIMITS & field.keys():
+        if not TYPES["number"](field[keyword]):
+            raise ConfigError(f"schema: {keyword} of {place} must be a number")
+    if not isinstance(field.get("uniqueItems", False), bool):
+        raise ConfigError(f"schema: uniqueItems of {place} must be true or false")
 
 
 def _check_texts(place: str, field: Mapping[str, JsonValue]) -> None:

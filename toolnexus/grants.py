@@ -58,7 +58,7 @@ def _is_exact(schema: object) -> bool:
     for keyword, wanted in schema.items():
         if keyword not in RULES:
             return False
-        if keyword == "type" and wanted not in TYPES:
+        if keyword == "type" and (not isinstance(wanted, str) or wanted not in TYPES):
             return False
         if keyword == "enum" and not (isinstance(wanted, list) and wanted):
             return False

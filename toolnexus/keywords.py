@@ -7,12 +7,17 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from toolnexus.codec import JsonValue
 
 ECHO_CHARS: Final = 120
 """How much of a value, or of one keyword of a schema, a fault quotes."""
+
+
+_MULTILINE: Final = re.compile(r"\(\?[a-zA-Z]*m")
+"""Where a pattern says itself that its `$` means the end of each line."""
 
 
 def echo(value: object, limit: int = ECHO_CHARS) -> str:
@@ -89,10 +94,32 @@ def _fits_enum(value: object, wanted: object) -> bool:
     return not isinstance(wanted, (list, tuple)) or any(same_json(value, one) for one in wanted)
 
 
+@lru_cache(maxsize=1_024)
+def _exact(pattern: str) -> str:
+    """Return `pattern` with `$` for the very end alone, as JSON Schema means it.
+
+    In Python it is found before a last line break as well, which `^ann$` would let pass.
+    """
+    if "$" not in pattern or _MULTILINE.search(pattern):
+        return pattern
+    out, class_began, index = "", -1, 0
+    while index < len(pattern):
+        one = pattern[index : index + 2] if pattern[index] == "\\" else pattern[index]
+        if class_began >= 0:
+            # A bracket right at the beginning is one of the class.
+            is_first = pattern[class_began + 1 : index] in ("", "^")
+            class_began = -1 if one == "]" and not is_first else class_began
+        elif one == "[":
+            class_began = index
+        out += r"\Z" if one == "$" and class_began < 0 else one
+        index += len(one)
+    return out
+
+
 def matches(text: str, pattern: object) -> bool | None:
     """Whether `pattern` is found in `text`; None where it is no regular expression of ours."""
     try:
-        return re.search(pattern, text) is not None  # type: ignore[call-overload]
+        return re.search(_exact(pattern), text) is not None
     except (re.error, TypeError, ValueError, OverflowError, RecursionError, Warning):
         return None
 

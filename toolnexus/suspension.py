@@ -251,8 +251,11 @@ def check_answer(answer: object) -> None:
         ConfigError: It is not.
     """
     if not isinstance(answer, Answer):
+        # By its type alone: what was meant as an answer may have a secret in it.
+        hint = "; Answer.from_dict reads one" if isinstance(answer, Mapping) else ""
         raise ConfigError(
-            f"resume takes an Answer, such as Answer(request.id, ok=True), not {answer!r}"
+            "resume takes an Answer, such as Answer(request.id, ok=True), "
+            f"not {type(answer).__name__}{hint}"
         )
 
 
@@ -267,6 +270,17 @@ def with_secrets(answer: Answer, secrets: Mapping[str, JsonValue]) -> Answer:
     made = attrs.evolve(answer)
     object.__setattr__(made, "_secrets", dict(secrets))
     return made
+
+
+def opened(answer: Answer, request_id: str) -> Answer:
+    """Return what a tool was told as the answer that was given, to hand on to `request_id`."""
+    secrets: Mapping[str, JsonValue] = answer._secrets or {}  # noqa: SLF001 - of the class above
+    data = answer.data
+    if "" in secrets:
+        data = secrets[""]
+    elif secrets:
+        data = {**(data if isinstance(data, Mapping) else {}), **secrets}
+    return Answer(request_id, answer.ok, data, answer.reason)
 
 
 def format_time(moment: datetime) -> str:

@@ -315,7 +315,7 @@ class ToolContext:
     @property
     def has_secrets(self) -> bool:
         """Whether an answer has told this tool a secret: it must not be logged."""
-        return self.dialogue is not None and self.dialogue.mask is not None
+        return self.dialogue is not None and self.dialogue.has_secrets
 
     def _dialogue_for(self, verb: str) -> Dialogue:
         if self.dialogue is None:

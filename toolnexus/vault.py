@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -59,9 +60,8 @@ class Vault:
 
 def masker(secrets: Iterable[Mapping[str, JsonValue]]) -> Callable[[Any], Any] | None:
     """Return what puts `***` for secrets in JSON values; None where there are no secrets."""
-    texts = sorted(
-        {text for one in secrets for text in _texts(list(one.values()))}, key=len, reverse=True
-    )
+    found = {text for one in secrets for text in _texts(list(one.values()))}
+    texts = sorted({form for text in found for form in _written(text)}, key=len, reverse=True)
     if not texts:
         return None
 
@@ -78,6 +78,13 @@ def masker(secrets: Iterable[Mapping[str, JsonValue]]) -> Callable[[Any], Any] |
         return MASK if is_number and str(value) in texts else value
 
     return mask
+
+
+def _written(text: str) -> set[str]:
+    """Return how a text looks in JSON, in JSON within JSON, and in Python's messages."""
+    plain, ascii_only = json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1]
+    nested = (json.dumps(one, ensure_ascii=False)[1:-1] for one in (plain, ascii_only))
+    return {text, plain, ascii_only, *nested, repr(text)[1:-1], ascii(text)[1:-1]}
 
 
 def _texts(value: JsonValue) -> list[str]:

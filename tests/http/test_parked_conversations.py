@@ -18,7 +18,12 @@ from toolnexus import (
     LlmClient,
     LlmError,
     NothingSuspended,
+    Request,
     RunResult,
+    StoreError,
+    ToolContext,
+    ToolResult,
+    tool,
 )
 from toolnexus.testing import ScriptedLlm, call, status, text, tool_call, tool_calls
 
@@ -202,3 +207,82 @@ def test_after_a_run_that_hit_a_limit_the_same_answer_again_is_incomplete_too(
     assert (again.status, again.text) == ("incomplete", "")
     assert again.messages == first.messages
     assert (len(pay.paid), len(llm.requests)) == (1, 1)
+
+
+class Full(Store):
+    """A store whose disk is full from the moment that something was done."""
+
+    def __init__(self, done: list[str]) -> None:
+        super().__init__()
+        self.done = done
+        self.is_full = True
+
+    def save(self, id: str, messages: list[Any]) -> None:  # noqa: A002 - as the contract has it
+        if self.done and self.is_full:
+            raise OSError("disk full")
+        super().save(id, messages)
+
+
+def _cancels(done: list[str], how: str) -> Probe:
+    """Return a tool that takes its reservation back where nobody wants to keep it."""
+
+    def keep(args: dict[str, Any], ctx: ToolContext) -> ToolResult:
+        answer = ctx.answer
+        if how == "ask":
+            answer = ctx.ask("approval", "Keep?", on_decline="return")
+        if answer is None:
+            return ToolResult.pending(Request("approval", "Keep?"))
+        if not answer.ok:
+            done.append("cancelled")
+        return ToolResult.ok("done")
+
+    return Probe("keep", keep, handles_decline=how == "handles_decline")
+
+
+@pytest.mark.parametrize("how", ["ask", "handles_decline"])
+def test_a_no_that_the_tool_hears_is_executed_once_though_it_could_not_be_saved(
+    llm: ScriptedLlm, make_client: MakeClient, how: str
+) -> None:
+    done: list[str] = []
+    store, probe = Full(done), _cancels(done, how)
+    client = make_client(conversation_store=store)
+    llm.say("m", tool_call("keep"), text("end"), text("as it may be"))
+    result = client.ask("go", id="u1", tools=[probe])
+    assert result.pending is not None
+    no = Answer(result.pending.id, ok=False)
+    with pytest.raises(StoreError, match="disk full"):
+        client.ask_with_answer([probe], "u1", no)
+
+    store.is_full = False
+    assert client.ask_with_answer([probe], "u1", no).text == "as it may be"
+
+    assert done == ["cancelled"]
+    (told,) = llm.requests[-1].tool_results.values()
+    assert "it may or may not have taken effect" in told
+
+
+def test_a_text_after_a_call_whose_end_could_not_be_saved_tells_no_lie(
+    llm: ScriptedLlm, make_client: MakeClient
+) -> None:
+    done: list[str] = []
+
+    @tool(needs_approval=True)
+    def pay() -> str:
+        """Pay."""
+        done.append("paid")
+        return "paid"
+
+    store = Full(done)
+    client = make_client(conversation_store=store)
+    llm.say("m", tool_call("pay"), text("end"), text("I do not know."))
+    result = client.ask("go", id="u1", tools=[pay])
+    assert result.pending is not None
+    with pytest.raises(StoreError, match="disk full"):
+        client.ask_with_answer([pay], "u1", Answer(result.pending.id, ok=True))
+
+    store.is_full = False
+    client.ask("Was it paid?", id="u1", tools=[pay])
+
+    assert done == ["paid"]
+    (told,) = llm.requests[-1].tool_results.values()
+    assert "it may or may not have taken effect" in told

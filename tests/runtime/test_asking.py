@@ -203,6 +203,8 @@ CHANGES: list[tuple[str, Ask]] = [
         "schema",
         lambda ctx, n: ctx.ask("question", "n?", schema={"type": "integer", "maximum": n}),
     ),
+    ("data", lambda ctx, n: ctx.ask("approval", "Pay?", data={"amount": n})),
+    ("url", lambda ctx, n: ctx.ask("approval", "Pay?", url=f"https://a.test/{n}")),
 ]
 
 
@@ -227,6 +229,19 @@ def test_a_question_that_differs_on_the_retry_gets_no_answer(
     assert went_on == []
     assert "must ask the same questions in the same order" in told(llm)
     assert rt.pending() == ()
+
+
+def test_what_no_approval_shows_may_change_on_the_retry(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    def work(args: dict[str, Any], ctx: ToolContext) -> ToolResult:
+        return ToolResult.ok(ctx.ask("question", "n?", data={"hint": ctx.attempt}).data)
+
+    llm.say("m", tool_call("t"), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[Probe("t", work)]))
+    handle, _ = start(rt, "a")
+    answer_all(rt, handle, "7")
+    assert told(llm) == "7"
 
 
 def test_a_second_question_differs_and_the_first_answer_is_not_taken_for_it(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import LIMIT
-from tests.runtime.support import Make, answer_all, chain_of, start, told, within
+from tests.runtime.support import Make, Probe, answer_all, chain_of, start, told, within
 from toolnexus import (
     AgentDef,
     AlreadyAnswered,
@@ -17,6 +17,7 @@ from toolnexus import (
     InvalidAnswer,
     ProposedCall,
     Request,
+    ToolCall,
     ToolContext,
     ToolResult,
     ToolSchemaError,
@@ -524,3 +525,69 @@ def test_a_template_names_arguments_and_nothing_else(template: str) -> None:
 def test_a_gate_of_another_kind_is_refused() -> None:
     with pytest.raises(ToolSchemaError, match="needs_approval must be a bool"):
         Refunds(5)
+
+
+def test_a_gate_that_cannot_be_read_asks(llm: ScriptedLlm, make_runtime: Make) -> None:
+    class Broken(Probe):
+        settings: Any = None
+
+        @property
+        def needs_approval(self) -> Any:
+            return self.settings.gate  # AttributeError, as if there were no gate
+
+    probe = Broken("t")
+    llm.say("m", tool_call("t"), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[probe]))
+    start(rt, "a")
+    assert (asked_of(rt).prompt, probe.runs) == ("Run t()?", [])
+
+
+def test_a_policy_that_is_an_empty_list_of_rules_is_a_policy(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    class Rules(list[str]):
+        def __call__(self, proposed: ProposedCall) -> str:
+            return "allow" if proposed.tool in self else "deny"
+
+    probe = Probe("t")
+    rules: Any = Rules()
+    llm.say("m", tool_call("t"), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[probe], approval_policy=rules))
+    start(rt, "a")
+    assert (told(llm)[:6], probe.runs) == ("denied", [])
+
+
+@pytest.mark.parametrize("hidden", list("\u061c\u2060\ufeff\u00ad\U000e0041\x85"))
+def test_a_gate_shows_nothing_that_cannot_be_seen(
+    llm: ScriptedLlm, make_runtime: Make, hidden: str
+) -> None:
+    refunds = Refunds("Refund {amount} to {customer}?")
+    evil = {"amount": 5, "customer": f"an{hidden}{hidden}n"}
+    llm.say("m", tool_call("refund", evil), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[refunds.tool]))
+    start(rt, "a")
+    assert asked_of(rt).prompt == "Refund 5 to an n?"
+
+
+def test_a_hook_that_undoes_an_edit_for_ever_ends_the_call(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    class ToAnn:
+        def before_tool(self, call: ToolCall, args: Any, ctx: ToolContext) -> dict[str, Any]:
+            return {**args, "customer": "ann"}
+
+    asked: list[Any] = []
+
+    def approver(request: Request) -> Answer:
+        asked.append(dict(request.data or {})["args"])
+        assert len(asked) < 10
+        return Answer(request.id, ok=True, data={"args": {"amount": 5}})
+
+    refunds = Refunds()
+    llm.say("m", tool_call("refund", {"amount": 50}), text("end"))
+    rt = make_runtime(AgentDef("a", tools=[refunds.tool], hooks=ToAnn(), wait_for=approver))
+    handle = rt.spawn(rt.root, "a").handle
+    assert within(rt.run_turn, handle, "go").text == "end"
+    five = {"amount": 5, "customer": "ann"}
+    assert (asked, refunds.done) == ([{**five, "amount": 50}, five], [])
+    assert told(llm) == 'unresolved: Run refund(amount=5, customer="ann")?'

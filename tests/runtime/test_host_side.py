@@ -205,6 +205,27 @@ def test_where_there_is_a_gate_nobody_passes_unnamed(
     with pytest.raises(NotAuthorized, match="say who answers: principal"):
         rt.resume(Answer(result.pending.id, ok=True))
     assert pay.paid == []
+    rt.resume(Answer(result.pending.id, ok=True), principal="ann")
+    for ok in (True, False):  # nor is told what somebody has said
+        with pytest.raises(NotAuthorized, match="say who answers: principal"):
+            rt.resume(Answer(result.pending.id, ok=ok))
+
+
+def test_who_may_not_answer_is_not_told_what_another_has_said(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    pays(llm)
+    rt = make_runtime(
+        AgentDef("a", tools=[Pay()]), authorize=lambda principal, pending: principal == "ann"
+    )
+    _, result = start(rt, "a")
+    assert result.pending is not None
+    rt.resume(Answer(result.pending.id, ok=True, data="private"), principal="ann")
+    for said in ("private", "a guess"):
+        with pytest.raises(NotAuthorized, match="did not say True"):
+            rt.resume(Answer(result.pending.id, ok=True, data=said), principal="bob")
+    with pytest.raises(AlreadyAnswered):
+        rt.resume(Answer(result.pending.id, ok=True, data="a guess"), principal="ann")
 
 
 def test_who_may_answer_is_asked_of_what_would_run(

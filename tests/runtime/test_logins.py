@@ -253,3 +253,45 @@ def test_an_interpreter_that_needs_the_same_login_itself_does_not_wait_for_itsel
     assert within(rt.run_turn, rt.spawn(rt.root, "a").handle, "go").text == "end"
     assert crm.entered == ["b", "a"]
     assert len(asked) == 2
+
+
+def _asks(prompt: str, **more: Any) -> Probe:
+    def work(args: dict[str, Any], ctx: ToolContext) -> ToolResult:
+        answer = ctx.ask("authorization", prompt, url=URL, data={"resource": "crm"}, **more)
+        return ToolResult.ok(f"in with {answer.secret()}")
+
+    return Probe(prompt.lower(), work)
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_calls_that_share_a_login_may_ask_for_it_in_words_of_their_own(
+    llm: ScriptedLlm, make_runtime: Make, agents: int
+) -> None:
+    tools = [_asks("Read"), _asks("Write")]
+    for name in ("a", "b")[:agents]:
+        llm.say(name, tool_calls(call("read"), call("write")), text("end"))
+    rt = make_runtime(*(AgentDef(name, model=name, tools=tools) for name in ("a", "b")))
+    handles = started(rt, *("a", "b")[:agents])
+    (one,) = rt.pending()
+    within(rt.resume, Answer(one.request.id, ok=True, data="yes"))
+    for handle in handles:
+        assert rt.wait_on(handle, LIMIT).text == "end"
+    for request in llm.requests[-agents:]:
+        assert list(request.tool_results.values()) == ["in with yes"] * 2
+
+
+def test_a_login_with_another_form_is_another_request(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    pin = {"type": "integer", "minimum": 1}
+    tools = [_asks("Read"), _asks("Write", schema=pin), _asks("Erase", schema=dict(pin))]
+    llm.say("m", tool_calls(call("read"), call("write"), call("erase")), text("end"))
+    rt = make_runtime(AgentDef("a", tools=tools))
+    (handle,) = started(rt, "a")
+    first, second = rt.pending()
+    assert (first.schema, second.schema) == (None, pin)
+    within(rt.resume, Answer(first.request.id, ok=True, data="yes"))
+    within(rt.resume, Answer(second.request.id, ok=True, data=7))
+    assert rt.wait_on(handle, LIMIT).text == "end"
+    said = ["in with yes", "in with 7", "in with 7"]
+    assert list(llm.requests[-1].tool_results.values()) == said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,7 +13,7 @@ from toolnexus.approvals import ApprovalPolicy
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.client.options import OnMetric, WaitFor, options_from
 from toolnexus.codec import JsonValue
-from toolnexus.errors import ConfigError
+from toolnexus.errors import ConfigError, InvalidAnswer
 from toolnexus.messages import Status
 from toolnexus.parts.part import Prompt
 from toolnexus.results import TaskResult
@@ -21,7 +22,7 @@ from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.runtime import AgentRuntime
 from toolnexus.schema import parse_arguments
-from toolnexus.suspension import Answer, Request
+from toolnexus.suspension import Answer, Request, opened
 from toolnexus.toolspec import Tool, ToolContext, ToolResult
 
 if TYPE_CHECKING:
@@ -304,8 +305,10 @@ class AgentTool:
             )
         if run is None:
             run = self._agent.run(args["prompt"], self._options)
-        elif ctx.answer is not None:
-            run = run.resume(ctx.answer)
+        elif ctx.answer is not None and run.pending is not None:
+            # What does not fit the agent's question leaves it open: it is asked again.
+            with suppress(InvalidAnswer):
+                run = run.resume(opened(ctx.answer, run.pending.id))
         with self._lock:
             self._parked.pop(ctx.idempotency_key, None)
             if run.pending is not None:

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from toolnexus.answering import require_fit, sealed
+from toolnexus.answering import asks_approval, require_fit, sealed
 from toolnexus.checkpoint import CallState
 from toolnexus.client.execution import execute_call
 from toolnexus.client.relay import merge_relays
-from toolnexus.client.turn import Execution
+from toolnexus.client.turn import Asker, Execution
+from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled, ConfigError, InvalidAnswer, RequestExpired
 from toolnexus.events import Event, Pending, ToolResultReady
 from toolnexus.failures import failure_text
-from toolnexus.forms import check_question
+from toolnexus.forms import check_question, login_key
 from toolnexus.messages import ToolCall
 from toolnexus.suspension import Answer, Request, copy_of, format_time
 from toolnexus.toolspec import Tool, ToolResult
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 _TRIES: Final = 3
 """How often an inline interpreter may say what does not fit: it may be no person."""
+
+
+_HAS_DELEGATED: Final = "a call that has delegated to an agent may ask nothing more"
 
 
 class CallStalled(BaseException):
@@ -73,9 +77,10 @@ def _merge_logins(turn: Turn) -> None:
     first: dict[str, Request] = {}
     for index, call in enumerate(turn.calls):
         is_open = call.status == "open" and call.child is None and call.answer is None
-        if not is_open or call.request is None or call.request.resource is None:
+        login = None if call.request is None else login_key(call.request)
+        if not is_open or call.request is None or login is None:
             continue
-        shared = first.setdefault(call.request.resource, call.request)
+        shared = first.setdefault(login, call.request)
         if shared is not call.request:
             turn.share([index], shared)
 
@@ -172,16 +177,33 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
         _finish(turn, index, kit.limits.fit(done.result, len(turn.calls)), kit)
         return
     asked_at = format_time(kit.clock.now())
-    if turn.calls[index].child is not None:
-        turn.open(index, request, asked_at)
+    child = turn.calls[index].child
+    if child is not None and done.by.place is None and _is_from(child, request):
+        # What the tool has asked before it delegates has its answers.
+        turn.open(index, request, asked_at, Asker(past=done.by.past))
         return
+    problem = _problem_with(request) if child is None else _HAS_DELEGATED
+    if problem is not None:
+        logger.error("call %s of tool %s: %s", call.id, call.name, problem)
+        _finish(turn, index, ToolResult.error(f"the question cannot be asked: {problem}"), kit)
+        return
+    turn.open(index, kit.host.surface(request), asked_at, done.by)
+
+
+def _problem_with(request: Request) -> str | None:
     try:
         check_question(request)
     except ConfigError as error:
-        logger.error("call %s of tool %s: %s", call.id, call.name, error)  # noqa: TRY400 - no trace
-        _finish(turn, index, ToolResult.error(f"the question cannot be asked: {error}"), kit)
-        return
-    turn.open(index, kit.host.surface(request), asked_at, done.by)
+        return str(error)
+    return None
+
+
+def _is_from(child: str, request: Request) -> bool:
+    """Whether an agent asks, or one below it: a question that has surfaced has its path."""
+    path = (request.data or {}).get("path")
+    if not isinstance(path, (list, tuple)):
+        return False
+    return f"{'/'.join(map(str, path))}/".startswith(f"{child}/")
 
 
 def _finish(turn: Turn, index: int, result: ToolResult, kit: Kit) -> None:
@@ -201,8 +223,10 @@ def _interpret(turn: Turn, index: int, kit: Kit, asked: set[str]) -> Iterator[Ev
     """Offer an open call's question to `wait_for`, and go on with what that says.
 
     A tool that returns a question is answered once: a second one is left unresolved. A gate's
-    question is another matter than the tool's, and by `ctx.ask` a tool may ask several.
+    question is another matter than the tool's, and by `ctx.ask` a tool may ask several. A gate
+    that asks for what it has asked for is left unresolved: a hook undoes what is changed.
     """
+    shown: set[JsonValue] = set()
     while True:
         call = turn.calls[index]
         request = call.request
@@ -223,6 +247,9 @@ def _interpret(turn: Turn, index: int, kit: Kit, asked: set[str]) -> Iterator[Ev
         _share_questions(turn, [index], kit)  # a gate's question may have come before its own
         again = turn.calls[index]
         is_second = _is_returned(call) and _is_returned(again)
+        if asks_approval(call) and asks_approval(again) and again.request is not None:
+            shown.add((request.data or {}).get("digest"))
+            is_second = (again.request.data or {}).get("digest") in shown
         if again.status == "open" and is_second and again.request is not None:
             _give_up(turn, index, kit.tools)
             unresolved = ToolResult.error(f"unresolved: {again.request.prompt}")

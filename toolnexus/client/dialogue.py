@@ -15,8 +15,7 @@ from toolnexus.checkpoint import CallState, Exchange
 from toolnexus.clock import Clock
 from toolnexus.codec import JsonValue
 from toolnexus.errors import ConfigError, Declined, WireFormatError
-from toolnexus.forms import check_question, masked
-from toolnexus.keywords import same_json
+from toolnexus.forms import check_question, is_same_question, masked
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import ToolResult
 from toolnexus.vault import Vault, masker
@@ -28,6 +27,8 @@ T = TypeVar("T")
 
 _LOST: Final = "_lost"
 """The one key of what is kept where a result could not be."""
+
+_AFTER: Final = "the call is over: ctx.ask and ctx.once work while its tool runs"
 
 _SEALED: Final = "_sealed"
 """The one key of what is kept where a result has a secret in it: that is in the vault."""
@@ -52,7 +53,9 @@ class Dialogue:
         verdict: What the execution comes to, whatever the tool returns or raises; None where
             that is for the tool to say.
         place: Which question is open; None for none.
-        mask: Puts `***` for what the answers say in secret; None where nothing is.
+        mask: Puts `***` for what the answers say in secret; None where nothing is that could
+            be told apart in a text.
+        has_secrets: Whether they say anything in secret.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Dialogue:
         self.verdict: ToolResult | None = None
         self.place: int | None = None
         self.mask: Callable[[Any], Any] | None = None
+        self.has_secrets = False
         self._turn = turn
         self._index = index
         self._vault = vault
@@ -78,6 +82,7 @@ class Dialogue:
         self._once = call.once
         self._asked = 0
         self._is_in_step = False
+        self._is_over = False
         # A tool may have threads of its own; re-entrant, for a step may have steps.
         self._lock = threading.RLock()
         if call.request is not None:
@@ -88,7 +93,13 @@ class Dialogue:
         if call.place is not None and call.answer is not None:
             self.past = (*call.past, Exchange(request, call.answer))
         ids = [request.id, *(one.request.id for one in call.past)]
-        self.mask = masker(filter(None, map(self._vault.get, ids)))
+        secrets = tuple(filter(None, map(self._vault.get, ids)))
+        self.mask, self.has_secrets = masker(secrets), bool(secrets)
+
+    def end(self) -> None:
+        """Let nothing more be asked or kept: a thread of the tool's may live on."""
+        # Without the lock, which such a thread may hold for long.
+        self._is_over = True
 
     def ask(
         self,
@@ -116,7 +127,7 @@ class Dialogue:
                 asked = self.past[place].request
                 # Both masked: when it was asked, not all was secret that is so now.
                 before, now = self._masked(asked), self._masked(request)
-                if not _is_same(before, now):
+                if not is_same_question(before, now):
                     raise self._end(_changed(place, before, now))
                 answer = unsealed(asked, self.past[place].answer, self._vault)
                 if answer is not None:
@@ -169,7 +180,8 @@ class Dialogue:
             # It has run all the same, and must not run again.
             kept, failure = {_LOST: type(value).__name__}, str(error)
         self._once = {**self._once, key: kept}
-        self._turn.note_once(self._index, key, kept)
+        if not self._is_over:  # or it would be noted for another call
+            self._turn.note_once(self._index, key, kept)
         if failure is not None:
             raise ConfigError(failure)
 
@@ -206,6 +218,8 @@ class Dialogue:
         return request if self.mask is None else masked(request, self.mask)
 
     def _raise_if_over(self) -> None:
+        if self._is_over:
+            raise ConfigError(_AFTER)
         # The tool has caught what it may not catch.
         if self.verdict is not None:
             raise Unwind(self)
@@ -222,17 +236,13 @@ def _given(request: Request, answer: Answer, on_decline: str) -> Answer:
     return answer
 
 
-def _is_same(before: Request, now: Request) -> bool:
-    return (
-        before.kind == now.kind
-        and before.prompt == now.prompt
-        and same_json(before.schema, now.schema)
-    )
-
-
 def _changed(place: int, before: Request, now: Request) -> ToolResult:
+    changed = f"is {now.kind!r} {now.prompt!r}"
+    if (before.kind, before.prompt) == (now.kind, now.prompt):
+        # What of that is not told: it is for the person, and may be long.
+        changed = "has another schema, or shows other data,"
     return ToolResult.error(
         f"not executed further: question {place + 1} of the tool was {before.kind!r} "
-        f"{before.prompt!r} and is {now.kind!r} {now.prompt!r} on the retry, so its answer "
+        f"{before.prompt!r} and {changed} on the retry, so its answer "
         "fits neither; a tool must ask the same questions in the same order each time"
     )

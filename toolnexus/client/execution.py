@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from toolnexus import codec
-from toolnexus.answering import is_expired, unsealed
+from toolnexus.answering import is_expired, is_refused, unsealed
 from toolnexus.checkpoint import CallState
 from toolnexus.client.dialogue import Dialogue, Unwind
 from toolnexus.client.gates import pass_gates, take_approval
@@ -30,7 +30,6 @@ from toolnexus.toolspec import (
     Tool,
     ToolContext,
     ToolResult,
-    handles_decline,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +37,9 @@ if TYPE_CHECKING:
     from toolnexus.client.turn import Turn
 
 logger = logging.getLogger(__name__)
+
+_SAID_IN_PARTS: Final = frozenset({"url", "file_url", "file_id", "filename"})
+"""Where a part that is no text has words of the tool's."""
 
 conversations_in_use: Final[ContextVar[frozenset[object]]] = ContextVar(
     "toolnexus_conversations", default=frozenset()
@@ -59,7 +61,7 @@ def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution
         gone = "" if call.attempt == 0 else " (no longer available)"
         return Execution(ToolResult.error(f"Unknown tool: {call.name}{gone}"))
     call = _expired(call, kit)
-    if call.answer is not None and call.request is not None and _is_refused(call, tool):
+    if call.answer is not None and call.request is not None and is_refused(call, tool):
         return Execution(ToolResult.error(call.answer.declined_text(call.request)))
     if call.attempt == 0 and call.gate is None:
         refused = kit.host.reserve_call()
@@ -88,16 +90,6 @@ def _expired(call: CallState, kit: Kit) -> CallState:
         return call
     kit.host.note_expired(request)
     return attrs.evolve(call, answer=Answer(answer.id, ok=False, reason="expired"))
-
-
-def _is_refused(call: CallState, tool: Tool) -> bool:
-    """Whether a person said no; a tool may ask to hear its own no, never a gate's."""
-    if call.answer is None or call.answer.ok:
-        return False
-    if call.gate is not None:
-        return True
-    # What `ctx.ask` has asked it answers, there.
-    return call.place is None and not handles_decline(tool)
 
 
 def _misfit(tool: Tool, args: dict[str, JsonValue]) -> Execution | None:
@@ -213,14 +205,16 @@ def _traced(
 def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> ToolResult:
     """Return what the tool gave, without the secrets that it was told."""
     dialogue = context.dialogue
+    if dialogue is None:
+        return _result_of_tool(tool, args, context)
     try:
         result = _result_of_tool(tool, args, context)
     except Unwind as unwound:
         if unwound.dialogue is not dialogue:
             raise
         result = ToolResult("")  # the verdict stands in its place
-    if dialogue is None:
-        return result
+    finally:
+        dialogue.end()
     if dialogue.verdict is not None:
         return dialogue.verdict
     return result if dialogue.mask is None else _masked(result, dialogue.mask)
@@ -251,13 +245,35 @@ def _masked(result: ToolResult, mask: Callable[[Any], Any]) -> ToolResult:
     request = result.request
     if request is not None:
         return ToolResult.pending(masked(request, mask))
-    parts = tuple(
-        Part.text(mask(text_of_parts((part,)))) if part.kind == "text" else part
-        for part in result.parts
-    )
+    parts = tuple(_masked_part(part, mask) for part in result.parts)
     return attrs.evolve(
         result, parts=parts, output=mask(result.output), metadata=mask(result.metadata)
     )
+
+
+def _masked_part(part: Part, mask: Callable[[Any], Any]) -> Part:
+    """Return `part` without secrets in its text, name or address; its bytes stay."""
+    if part.kind == "text":
+        return Part.text(mask(text_of_parts((part,))))
+    stored = part.to_dict()
+    shown = _masked_outside_bytes(stored, mask)
+    if shown == stored:
+        return part
+    try:
+        return Part.from_dict(shown)
+    except WireFormatError:
+        return Part.text(f"[{part.kind} with a secret in its address: not shown]")
+
+
+def _masked_outside_bytes(stored: JsonValue, mask: Callable[[Any], Any]) -> JsonValue:
+    if isinstance(stored, Mapping):
+        return {
+            key: _masked_outside_bytes(item, mask)
+            if isinstance(item, Mapping) or key in _SAID_IN_PARTS
+            else item
+            for key, item in stored.items()
+        }
+    return stored if not isinstance(stored, str) or stored.startswith("data:") else mask(stored)
 
 
 def _storable(tool: Tool, result: ToolResult) -> ToolResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -24,7 +25,7 @@ from toolnexus.checkpoint import CallState
 from toolnexus.client.turn import Asker, Execution
 from toolnexus.codec import JsonValue
 from toolnexus.messages import ToolCall
-from toolnexus.schema import misfit_text
+from toolnexus.schema import misfit_text, parse_arguments
 from toolnexus.toolspec import Tool, ToolContext, ToolResult
 
 if TYPE_CHECKING:
@@ -85,8 +86,7 @@ def pass_gates(
             # A copy: what is executed is what a hook returned, not what it scribbled on.
             verdict = before(as_asked, codec.copy(args), context)
             if verdict is not None and not isinstance(verdict, ToolResult):
-                codec.check_json(verdict, "arguments from before_tool")
-                args = codec.copy(dict(verdict))
+                args = _readable(verdict)
         except Exception as error:
             # A gate that fails stays shut.
             logger.exception("before_tool hook failed; the call is not executed")
@@ -104,6 +104,19 @@ def pass_gates(
 def _has_gates(tool: Tool, kit: Kit) -> bool:
     has_own = gate_of(tool) is not None
     return has_own or bool(kit.hooks.before_tool) or kit.approval_policy is not None
+
+
+def _readable(given: Mapping[str, JsonValue]) -> Args:
+    """Return arguments of a hook's own; they are kept as text, and read for each execution.
+
+    Raises:
+        ValueError: They could not be read.
+    """
+    codec.check_json(given, "arguments from before_tool")
+    args = parse_arguments(codec.dumps(dict(given)), {})
+    if isinstance(args, str):
+        raise ValueError(args)  # noqa: TRY004 - it is a text that says why there are none
+    return args
 
 
 def _stopped(result: ToolResult, position: int, passed: list[str]) -> Execution:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from toolnexus.answering import require_fit, sealed, without
+from toolnexus.answering import is_refused, require_fit, sealed, without
 from toolnexus.checkpoint import (
     CallState,
     Checkpoint,
@@ -16,7 +16,7 @@ from toolnexus.checkpoint import (
     results_by_call,
     tool_message,
 )
-from toolnexus.client.turn import superseded_call
+from toolnexus.client.turn import Turn, superseded_call
 from toolnexus.clock import Clock
 from toolnexus.codec import canonical
 from toolnexus.errors import (
@@ -128,16 +128,17 @@ def begun(checkpoint: Checkpoint, tools: Mapping[str, Tool]) -> Checkpoint | Non
     """Return what to keep while an answered call is executed; None where nothing can be.
 
     Whoever finds it later cannot know whether the call was executed: `Turn.restore` tells the
-    model so. What was said to the tool is not kept. A decline and a relayed result execute
-    nothing, so these need no record: the same answer may simply come again.
+    model so. What was said to the tool is not kept. A relayed result, and a decline that the
+    tool is not told, execute nothing, so these need no record: the same answer may come again.
     """
     calls = tuple(_begun(call, tools) for call in checkpoint.calls)
     return None if calls == checkpoint.calls else attrs.evolve(checkpoint, calls=calls)
 
 
 def _begun(call: CallState, tools: Mapping[str, Tool]) -> CallState:
-    relays = getattr(tools.get(call.name), "relays", False) is True
-    if call.answer is None or not call.answer.ok or relays:
+    tool = tools.get(call.name)
+    relays = getattr(tool, "relays", False) is True
+    if call.answer is None or relays or (tool is not None and is_refused(call, tool)):
         return call
     return attrs.evolve(call, status="started", attempt=call.attempt + 1, answer=None)
 
@@ -180,7 +181,9 @@ def superseded(checkpoint: Checkpoint) -> list[Message]:
     if checkpoint.requests:
         dropped = {request.id: dict(DROPPED) for request in checkpoint.requests}
         messages[-1] = {**messages[-1], ANSWERED: {**dropped, **messages[-1].get(ANSWERED, {})}}
-    return [*messages, *map(tool_message, map(superseded_call, checkpoint.calls))]
+    # Restored, for what was in flight in a process that is no more may have taken effect.
+    calls = Turn.restore(checkpoint).calls
+    return [*messages, *map(tool_message, map(superseded_call, calls))]
 
 
 def rebuilt(history: Sequence[Message], pending: Request) -> Checkpoint:

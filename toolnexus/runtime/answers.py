@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -27,9 +28,10 @@ from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.spawning import BUSY_STALE, Spawning
 from toolnexus.runtime.state import Cause
 from toolnexus.runtime.task import tool_of
-from toolnexus.runtime.views import view_locked
+from toolnexus.runtime.views import view_locked, view_of_place
 from toolnexus.runtime.waiting import Waiting, finish_or_start
 from toolnexus.suspension import Answer, check_answer
+from toolnexus.toolspec import Tool
 from toolnexus.workers import Job
 
 if TYPE_CHECKING:
@@ -131,39 +133,59 @@ class Answers:
         for answer in answers:
             check_answer(answer)
         _refuse_contradictions(answers)
-        for answer in answers:
-            self._check(answer, principal)
         by = None if principal is None else str(principal)
-        with self._core.deciding() as effects:
-            # Once more, for all at once: what was open a moment ago may be answered by now.
-            found = [(self._core.book.find(answer), answer) for answer in answers]
-            begun: list[Begun] = []
-            for one, answer in found:
-                begun += self._take_locked(one, answer, effects, "resume", by)
-            return begun
+        while True:
+            checked = [self._check(answer, principal) for answer in answers]
+            with self._core.deciding() as effects:
+                # Once more, for all at once: what was open a moment ago may be answered by now,
+                # and another agent may have begun to wait for the same login.
+                found = [self._core.book.find(answer) for answer in answers]
+                if any(map(_has_more_places, found, checked)):
+                    continue
+                begun: list[Begun] = []
+                for one, answer in zip(found, answers, strict=True):
+                    begun += self._take_locked(one, answer, effects, "resume", by)
+                return begun
 
-    def _check(self, answer: Answer, principal: object) -> None:
+    def _check(self, answer: Answer, principal: object) -> int:
         """Refuse what does not fit, without the lock: a gate and a tool are foreign code.
+
+        Returns:
+            For how many calls it was looked at.
 
         Raises:
             ResumeError: It does not.
         """
-        core, call, tool = self._core, None, None
-        authorize = core.options.authorize
+        core, authorize = self._core, self._core.options.authorize
         with core.lock:
-            found = core.book.find(answer)
-            if isinstance(found, Accepted):
-                # Said again it may retry a turn that has failed, so that is asked for too.
-                pending = found.pending
-            else:
-                place = found.places[0]
-                call = core.calls_locked(place.handle)[place.index]
-                tool = tool_of(place.handle.definition, call.name)
-                pending = None if authorize is None else view_locked(core, found)
-        if authorize is not None and pending is not None:
-            _authorize(authorize, principal, _as_answered(pending, call, answer))
-        if call is not None:
+            # Nobody unnamed is told what was recorded, nor lets a failed turn be tried again.
+            accepted = core.book.accepted(answer.id)
+            waiting = [] if accepted is not None else self._waiting_locked(answer)
+        if accepted is not None:
+            if authorize is not None and accepted.pending is not None:
+                _authorize(authorize, principal, accepted.pending)
+            with core.lock:
+                core.book.find(answer)
+        for call, tool, pending in waiting:
+            if authorize is not None:
+                _authorize(authorize, principal, _as_answered(pending(), call, answer))
             require_fit(call, answer, core.clock, tool)
+        return len(waiting)
+
+    def _waiting_locked(
+        self, answer: Answer
+    ) -> list[tuple[CallState, Tool | None, Callable[[], PendingRequest]]]:
+        """Return the calls that wait for `answer`, and how each is shown to the host."""
+        core = self._core
+        found = core.book.find(answer)
+        if isinstance(found, Accepted):
+            return []
+        waiting: list[tuple[CallState, Tool | None, Callable[[], PendingRequest]]] = []
+        for place in found.places:
+            call = core.calls_locked(place.handle)[place.index]
+            tool = tool_of(place.handle.definition, call.name)
+            waiting.append((call, tool, partial(view_of_place, core, found, place, call)))
+        return waiting
 
     def _take_locked(
         self,
@@ -268,13 +290,14 @@ def several(answer: object) -> tuple[Answer, ...]:
     return (answer,)  # type: ignore[return-value]  # checked where it is accepted
 
 
-def _as_answered(
-    pending: PendingRequest, call: CallState | None, answer: Answer
-) -> PendingRequest:
+def _as_answered(pending: PendingRequest, call: CallState, answer: Answer) -> PendingRequest:
     """Return the request with the arguments that the answer would let the call run with."""
-    is_gate = call is not None and asks_approval(call)
-    edited = edited_args(answer.data) if answer.ok and is_gate else None
+    edited = edited_args(answer.data) if answer.ok and asks_approval(call) else None
     return pending if edited is None else attrs.evolve(pending, arguments=edited)
+
+
+def _has_more_places(found: OpenRequest | Accepted, checked: int) -> bool:
+    return isinstance(found, OpenRequest) and len(found.places) > checked
 
 
 def _refuse_contradictions(answers: Sequence[Answer]) -> None:
@@ -291,8 +314,6 @@ def _authorize(authorize: Authorize, principal: object, pending: PendingRequest)
         NotAuthorized: It did not say exactly True.
     """
     request_id = pending.request.id
-    if principal is None:
-        raise NotAuthorized(request_id, "authorize is set; say who answers: principal=...")
     try:
         verdict: object = authorize(principal, pending)
     except Exception as error:

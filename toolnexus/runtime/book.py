@@ -18,7 +18,7 @@ import attrs
 from toolnexus.checkpoint import CallState, Checkpoint
 from toolnexus.codec import canonical
 from toolnexus.errors import AlreadyAnswered, NothingSuspended, RequestExpired, UnknownRequest
-from toolnexus.forms import secret_fields
+from toolnexus.forms import login_key, secret_fields
 from toolnexus.keywords import same_json
 from toolnexus.suspension import Answer, Outcome, Request, format_time, new_request_id
 
@@ -71,15 +71,15 @@ class Accepted:
 class RequestBook:
     """The open requests, in the order in which they parked, and the last accepted answers."""
 
-    __slots__ = ("_answered", "_expiring", "_key", "_open", "_resources", "_withdrawn")
+    __slots__ = ("_answered", "_expiring", "_key", "_logins", "_open", "_withdrawn")
 
     def __init__(self) -> None:
         self._open: dict[str, OpenRequest] = {}
         self._answered: OrderedDict[str, Accepted] = OrderedDict()
         # What became of requests that nobody can answer any more, for who is late.
         self._withdrawn: OrderedDict[str, Outcome] = OrderedDict()
-        # Ids of the open logins, by what they are for.
-        self._resources: dict[str, str] = {}
+        # Ids of the open logins, by `login_key`.
+        self._logins: dict[str, str] = {}
         # When open requests expire, and some that are open no more.
         self._expiring: list[tuple[datetime, str]] = []
         self._key = secrets.token_bytes(32)
@@ -109,7 +109,8 @@ class RequestBook:
             known = self._open.get(request.id)
             if known is not None and any(one.handle is handle for one in known.places):
                 continue  # open already, or shared with an earlier call of this message
-            shared = self._open.get(self._resources.get(request.resource or "", ""))
+            login = login_key(request)
+            shared = self._open.get(self._logins.get(login or "", ""))
             if shared is not None:
                 shared.places.append(place)
                 calls[index] = attrs.evolve(call, request=shared.request)
@@ -121,8 +122,8 @@ class RequestBook:
             opened.append(entry)
             if request.expires_at is not None:
                 heapq.heappush(self._expiring, (request.expires_at, request.id))
-            if request.resource is not None:
-                self._resources[request.resource] = request.id
+            if login is not None:
+                self._logins[login] = request.id
         return attrs.evolve(parked, calls=tuple(calls)), opened
 
     def withdraw(
@@ -157,6 +158,10 @@ class RequestBook:
         while self._expiring and self._expiring[0][1] not in self._open:
             heapq.heappop(self._expiring)
         return self._expiring[0][0] if self._expiring else None
+
+    def accepted(self, request_id: str) -> Accepted | None:
+        """Return the answer to a request that was answered; None where none is known."""
+        return self._answered.get(request_id)
 
     def find(self, answer: Answer) -> OpenRequest | Accepted:
         """Return the open request that `answer` fits, or the equal answer accepted before.
@@ -217,8 +222,9 @@ class RequestBook:
     def _close(self, found: OpenRequest) -> None:
         request = found.request
         self._open.pop(request.id, None)
-        if request.resource and self._resources.get(request.resource) == request.id:
-            del self._resources[request.resource]
+        login = login_key(request)
+        if login is not None and self._logins.get(login) == request.id:
+            del self._logins[login]
 
     def _digest(self, answer: Answer) -> bytes:
         return hmac.digest(self._key, canonical(answer.data).encode(), "sha256")

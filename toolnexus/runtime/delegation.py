@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from toolnexus.checkpoint import CallState
 from toolnexus.client.calls import CallStalled
+from toolnexus.client.turn import Asker
 from toolnexus.errors import Cancelled
 from toolnexus.messages import Status
 from toolnexus.results import TaskResult
@@ -75,7 +76,7 @@ class Delegation:
                 child = self._core.handles.get(call.child)
                 request = None if child is None else self._core.pending_of_locked(child)
                 if request is not None and call.asked_at is not None:
-                    turn.open(index, request, call.asked_at)
+                    turn.open(index, request, call.asked_at, Asker(past=call.past))
 
     def due_locked(self, run: Run) -> list[int]:
         """Return the calls of `run` that can be executed now."""

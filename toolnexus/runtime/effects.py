@@ -53,9 +53,13 @@ class Effects:
         self._promised.append(run)
 
     def take_run(self, handle: Handle | None) -> Run | None:
-        """Return the run of `handle` for this thread to execute, claimed; None without one."""
+        """Return the run of `handle` for this thread to claim and execute; None without one.
+
+        Not claimed yet: what `perform` calls is foreign code, which may wait for that run, and
+        then it takes it over.
+        """
         for run in self._to_run:
-            if run.handle is handle and run.claim():
+            if run.handle is handle:
                 self._to_run.remove(run)
                 return run
         return None

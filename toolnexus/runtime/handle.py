@@ -240,10 +240,6 @@ class PendingRequest:
     asked_at: datetime
     shared_with: tuple[str, ...] = ()
 
-    def is_under(self, handle_id: str) -> bool:
-        """Say whether that handle, or one below it, waits for the answer."""
-        return any(is_under(one, handle_id) for one in (self.handle_id, *self.shared_with))
-
     @property
     def handle_id(self) -> str:
         """Id of the handle that asked."""

@@ -11,10 +11,11 @@ import attrs
 
 from toolnexus.cancel import CancelToken
 from toolnexus.clock import Clock, Signal
+from toolnexus.forms import login_key
 from toolnexus.suspension import Answer, Request
 
 _asking: Final[ContextVar[frozenset[str]]] = ContextVar("toolnexus_logins", default=frozenset())
-"""Resources whose login this thread, or what it works for, is asking for."""
+"""Logins that this thread, or what it works for, is asking for; see `login_key`."""
 
 
 @attrs.define
@@ -45,14 +46,14 @@ class Logins:
         cancel: CancelToken,
     ) -> Answer | None:
         """Ask, or wait for what another thread is asking, and take its answer for this one."""
-        resource = request.resource
-        if resource is None or resource in _asking.get():
+        login = login_key(request)
+        if login is None or login in _asking.get():
             return wait_for(request)
         mine = _Login()
         with self._lock:
-            going = self._going.setdefault(resource, mine)
+            going = self._going.setdefault(login, mine)
         if going is mine:
-            return self._ask_first(request, resource, mine, wait_for)
+            return self._ask_first(request, login, mine, wait_for)
         forget = cancel.on_cancel(going.is_over.wake, is_urgent=True)
         try:
             going.is_over.wait_for(lambda: going.is_over.is_set() or cancel.is_cancelled)
@@ -65,11 +66,11 @@ class Logins:
     def _ask_first(
         self,
         request: Request,
-        resource: str,
+        login: str,
         mine: _Login,
         wait_for: Callable[[Request], Answer | None],
     ) -> Answer | None:
-        token = _asking.set(_asking.get() | {resource})
+        token = _asking.set(_asking.get() | {login})
         try:
             answer = wait_for(request)
             if isinstance(answer, Answer) and answer.id == request.id:
@@ -78,6 +79,6 @@ class Logins:
         finally:
             _asking.reset(token)
             with self._lock:
-                if self._going.get(resource) is mine:
-                    del self._going[resource]
+                if self._going.get(login) is mine:
+                    del self._going[login]
             mine.is_over.set()

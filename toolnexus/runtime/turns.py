@@ -162,12 +162,13 @@ class Turns:
                     following = effects.take_run(run.handle.parent)
         except BaseException:
             # A callback ended this thread; what it set going must not end with it.
-            if following is not None:
+            if following is not None and following.claim():
                 threading.Thread(
                     target=following.execute, name="toolnexus-turn", daemon=True
                 ).start()
             raise
-        return True, following
+        # A callback may have waited for it, and so have executed it.
+        return True, following if following is not None and following.claim() else None
 
     def _leave_stale_locked(self, run: Run, effects: Effects) -> None:
         """Note that the thread of a run that was settled without it is back."""
@@ -271,7 +272,9 @@ class Turns:
             max_turns=max_turns,
             host=TurnHost(core, self._delegation, run),
             vault=core.vault,
-            approval_policy=definition.approval_policy or options.approval_policy,
+            approval_policy=options.approval_policy
+            if definition.approval_policy is None
+            else definition.approval_policy,
             agent=definition.name,
             span=run.span,
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from toolnexus import checks
+from toolnexus.checkpoint import CallState
 from toolnexus.errors import ConfigError
 from toolnexus.runtime.audit import arguments_of
-from toolnexus.runtime.book import OpenRequest
+from toolnexus.runtime.book import OpenRequest, Place
 from toolnexus.runtime.core import Core
-from toolnexus.runtime.handle import PendingRequest, path_of
+from toolnexus.runtime.handle import PendingRequest, is_under, path_of
 from toolnexus.suspension import copy_of, parse_time
 
 
@@ -23,8 +24,8 @@ def open_requests(
     if kind is not None and not isinstance(kind, str):
         raise ConfigError(f"kind must be a text such as 'approval', not {kind!r}")
     with core.lock:
-        found = tuple(view_locked(core, one) for one in core.book)
-    found = tuple(one for one in found if one.is_under(under))
+        shown = (view_locked(core, one, under) for one in core.book)
+        found = tuple(one for one in shown if one is not None)
     if kind is not None:
         found = tuple(one for one in found if one.request.kind == kind)
     if older_than is None:
@@ -33,17 +34,29 @@ def open_requests(
     return tuple(one for one in found if now - one.asked_at > least)
 
 
-def view_locked(core: Core, found: OpenRequest) -> PendingRequest:
-    """Return an open request as the host sees it. The caller holds the lock."""
-    handle = found.places[0].handle
-    call = core.calls_locked(handle)[found.places[0].index]
+def view_locked(core: Core, found: OpenRequest, under: str = "root") -> PendingRequest | None:
+    """Return an open request as the host sees it; None where nobody below `under` waits.
+
+    The caller holds the lock.
+    """
+    for place in found.places:
+        if is_under(place.handle.id, under):
+            call = core.calls_locked(place.handle)[place.index]
+            return view_of_place(core, found, place, call)
+    return None
+
+
+def view_of_place(
+    core: Core, found: OpenRequest, place: Place, call: CallState
+) -> PendingRequest:
+    """Return an open request as one of the calls that wait for it has asked it."""
     return PendingRequest(
         request=copy_of(found.request),
-        path=path_of(handle),
-        agent=handle.definition.name,
+        path=path_of(place.handle),
+        agent=place.handle.definition.name,
         tool=call.name,
         arguments=arguments_of(call),
         call_id=call.id,
         asked_at=parse_time(call.asked_at, "asked_at") or core.clock.now(),
-        shared_with=tuple(one.handle.id for one in found.places[1:]),
+        shared_with=tuple(one.handle.id for one in found.places if one is not place),
     )

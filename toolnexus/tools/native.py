@@ -19,7 +19,7 @@ from toolnexus.errors import Cancelled, ConfigError, Declined, ToolSchemaError
 from toolnexus.failures import failure_text, log_failure
 from toolnexus.parts.part import Part, is_parts
 from toolnexus.schema import faults
-from toolnexus.suspension import Request
+from toolnexus.suspension import Answer, Request
 from toolnexus.tools.docstrings import read_docstring
 from toolnexus.tools.scope import plain_function, scope_of
 from toolnexus.tools.signature import (
@@ -327,6 +327,8 @@ def _plain(value: Any) -> JsonValue:
         return text
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    if isinstance(value, Answer):
+        return value.to_dict()  # without its secrets
     if attrs.has(type(value)):
         return {each.name: getattr(value, each.name) for each in attrs.fields(type(value))}
     raise TypeError(f"no JSON for {type(value).__name__}")
