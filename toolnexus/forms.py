@@ -222,6 +222,8 @@ def _check_form(schema: Mapping[str, JsonValue]) -> None:
     unknown = sorted(set(schema) - _FORM_KEYS)
     if unknown:
         raise ConfigError(f"schema: a form has no {', '.join(unknown)}; it is flat")
+    if schema.get("additionalProperties", False) is not False:
+        raise ConfigError("schema: a form takes no fields but its own; leave the others out")
     if not isinstance(properties, Mapping):
         raise ConfigError('schema: a form lists its fields under "properties"')
     strangers = [one for one in _list(required) if one not in properties]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +13,10 @@ from toolnexus.codec import JsonValue
 
 MASK: Final = "***"
 _LEAST_CHARS: Final = 4
-"""The shortest secret that is looked for in texts; a shorter one would garble them."""
+_LEAST_DIGITS: Final = 3
+"""The shortest secrets that are looked for in texts: to look for `ok` would garble them."""
+
+_LONG: Final = 5
 
 _KEPT: Final = 4_096
 
@@ -65,11 +69,13 @@ def masker(secrets: Iterable[Mapping[str, JsonValue]]) -> Callable[[Any], Any] |
     if not texts:
         return None
 
+    # A short one, such as a card's code, is looked for as a word of its own: within others it
+    # would garble what has nothing to do with it.
+    pattern = re.compile("|".join(map(_pattern_of, texts)))
+
     def mask(value: Any) -> Any:
         if isinstance(value, str):
-            for text in texts:
-                value = value.replace(text, MASK)
-            return value
+            return pattern.sub(MASK, value)
         if isinstance(value, Mapping):
             return {mask(key): mask(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
@@ -78,6 +84,11 @@ def masker(secrets: Iterable[Mapping[str, JsonValue]]) -> Callable[[Any], Any] |
         return MASK if is_number and str(value) in texts else value
 
     return mask
+
+
+def _pattern_of(text: str) -> str:
+    quoted = re.escape(text)
+    return quoted if len(text) >= _LONG else rf"(?<!\w){quoted}(?!\w)"
 
 
 def _written(text: str) -> set[str]:
@@ -96,4 +107,5 @@ def _texts(value: JsonValue) -> list[str]:
     if value is None or isinstance(value, bool):
         return []
     text = str(value)
-    return [text] if len(text) >= _LEAST_CHARS else []
+    least = _LEAST_DIGITS if text.isdecimal() else _LEAST_CHARS
+    return [text] if len(text) >= least else []

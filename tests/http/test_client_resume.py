@@ -29,6 +29,7 @@ from toolnexus import (
     UnknownRequest,
     WireFormatError,
 )
+from toolnexus.checkpoint import CURRENT_SCHEMA
 from toolnexus.testing import (
     Reply,
     ScriptedLlm,
@@ -293,7 +294,7 @@ def test_an_answer_that_fits_nothing_executes_nothing(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 2}, "newer toolnexus"),
+        ({"schema": CURRENT_SCHEMA + 1}, "newer toolnexus"),
         ({"schema": 99, "novelty": True}, "newer toolnexus"),
         ({"schema": None}, "cannot be read"),
         ({"calls": "x"}, "calls"),

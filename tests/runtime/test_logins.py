@@ -10,7 +10,17 @@ import pytest
 from tests.conftest import LIMIT
 from tests.http.conftest import MakeClient, make_client  # noqa: F401 - a fixture
 from tests.runtime.support import Make, Probe, in_thread, within
-from toolnexus import AgentDef, AgentRuntime, Answer, Handle, Request, ToolContext, ToolResult
+from toolnexus import (
+    AgentDef,
+    AgentRuntime,
+    Answer,
+    Handle,
+    NotAuthorized,
+    PendingRequest,
+    Request,
+    ToolContext,
+    ToolResult,
+)
 from toolnexus.testing import ScriptedLlm, call, text, tool_calls
 
 URL = "https://crm.example/login"
@@ -295,3 +305,57 @@ def test_a_login_with_another_form_is_another_request(
     assert rt.wait_on(handle, LIMIT).text == "end"
     said = ["in with yes", "in with 7", "in with 7"]
     assert list(llm.requests[-1].tool_results.values()) == said
+
+
+def test_who_answers_a_login_is_asked_for_every_agent_that_it_lets_in(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    crm = Crm()
+    for name in ("a", "b"):
+        two_calls(llm, name)
+    asked: list[str] = []
+
+    def authorize(principal: Any, pending: PendingRequest) -> bool:
+        asked.append(pending.handle_id)
+        return principal == "admin" or f"root/{principal}." in pending.handle_id
+
+    rt = make_runtime(
+        *(AgentDef(name, model=name, tools=[crm]) for name in ("a", "b")), authorize=authorize
+    )
+    first, second = started(rt, "a", "b")
+    (one,) = rt.pending()
+    assert (one.handle_id, one.shared_with) == (first.id, (second.id,))
+    (below,) = rt.pending(under=second)
+    assert (below.handle_id, below.shared_with) == (second.id, (first.id,))
+    for principal in ("a", "b"):
+        with pytest.raises(NotAuthorized):
+            rt.resume(Answer(one.request.id, ok=True), principal=principal)
+    assert crm.entered == []
+    assert set(asked) == {first.id, second.id}
+    within(rt.resume, Answer(one.request.id, ok=True), principal="admin")
+    assert len(crm.entered) == 4
+
+
+def test_who_answers_is_asked_again_where_another_agent_has_come_to_wait(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    crm = Crm()
+    for name in ("a", "b"):
+        two_calls(llm, name)
+    asked: list[str] = []
+
+    def authorize(principal: Any, pending: PendingRequest) -> bool:
+        asked.append(pending.handle_id)
+        if len(asked) == 1:  # the other one comes while this decides
+            in_thread(started, rt, "b").result(LIMIT)
+        return pending.handle_id == "root/a.1"
+
+    rt: AgentRuntime = make_runtime(
+        *(AgentDef(name, model=name, tools=[crm]) for name in ("a", "b")), authorize=authorize
+    )
+    started(rt, "a")
+    (one,) = rt.pending()
+    with pytest.raises(NotAuthorized):
+        rt.resume(Answer(one.request.id, ok=True), principal="x")
+    assert asked == ["root/a.1", "root/a.1", "root/b.2"]
+    assert crm.entered == []

@@ -133,6 +133,10 @@ class Answers:
         for answer in answers:
             check_answer(answer)
         _refuse_contradictions(answers)
+        if answers and principal is None and self._core.options.authorize is not None:
+            # Before all else: not even what is known of a request is for everybody.
+            why = "authorize is set; say who answers: principal=..."
+            raise NotAuthorized(answers[0].id, why)
         by = None if principal is None else str(principal)
         while True:
             checked = [self._check(answer, principal) for answer in answers]

@@ -312,7 +312,7 @@ class AgentRuntime(Reading):
         return self._answers.expire_due()
 
     def supersede(self, handle: Handle, prompt: Prompt, *, principal: object = None) -> Ack:
-        """Drop what an agent waits for and start a turn with `prompt`. Never blocks.
+        """Drop what an agent waits for and start a turn with `prompt`. Blocks for moments only.
 
         Open calls are settled as not executed, and what works for them is closed. Nothing is
         approved by implication. An agent that waits for nothing is woken, as by `wake`.

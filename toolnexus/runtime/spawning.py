@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from toolnexus.budget import EMPTY_BUDGET, Budget
@@ -166,7 +167,7 @@ class Spawning:
             core.vault.drop(turn.all_secrets())
             handle._transcript = superseded_transcript(turn)
             handle._parked = None
-            self._close_children_locked(halted.calls, effects)
+            self._close_children_locked(halted.calls, effects, force=True)
             why = f'superseded pending "{kind}"'
             core.move_locked(handle, Cause.WITHDRAW, why, effects)
             return self.wake_locked(handle, prompt, effects)[0]
@@ -225,12 +226,14 @@ class Spawning:
         if failed is not None and failed.checkpoint is not None:
             self._close_children_locked(failed.checkpoint.calls, effects)
 
-    def _close_children_locked(self, calls: Iterable[CallState], effects: Effects) -> None:
+    def _close_children_locked(
+        self, calls: Iterable[CallState], effects: Effects, *, force: bool = False
+    ) -> None:
         """Close what `calls` have left behind: nobody will reattach to it."""
         for call in calls:
             child = self._core.handles.get(call.child or "")
             if child is not None:
-                effects.add(self._closing.close, child)
+                effects.add(partial(self._closing.close, child, force=force))
 
 
 def _is_ancestor(sender: Handle | None, handle: Handle) -> bool:
