@@ -112,7 +112,8 @@ class RequestBook:
             login = login_key(request)
             shared = self._open.get(self._logins.get(login or "", ""))
             if shared is not None:
-                shared.places.append(place)
+                if all(one.handle is not handle for one in shared.places):
+                    shared.places.append(place)  # the turn tells its other calls
                 calls[index] = attrs.evolve(call, request=shared.request)
                 continue
             if known is not None or request.id in self._answered:
