@@ -168,7 +168,8 @@ def test_no_lock_that_another_thread_holds_is_inherited(llm: ScriptedLlm) -> Non
 
     def work():
         handle = rt.spawn(rt.root, "a").handle
-        assert rt.run_turn(handle, "child", timeout=5).text == "echo child"
+        result = rt.run_turn(handle, "child", timeout=5)
+        assert result.text == "echo child", result
 
     threads = [threading.Thread(target=busy, daemon=True) for _ in range(4)]
     for thread in threads:
