@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -17,6 +18,7 @@ NESTING_MAX: Final = 200
 """How deep JSON from outside may nest: what is kept is walked again, on a deeper stack."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 def dumps(value: JsonValue) -> str:
@@ -53,7 +55,15 @@ def well_formed(text: str) -> str:
     """Return `text` as valid Unicode: surrogate pairs joined, lone surrogates as U+FFFD."""
     if not _SURROGATE.search(text):
         return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return _SURROGATE.sub("\ufffd", _PAIR.sub(lambda found: joined(found.group()), text))
+
+
+def joined(pair: str) -> str:
+    """Return the character that a surrogate pair stands for."""
+    # Not by the codec for UTF-16: its first use imports it, and a thread that imports while
+    # another forks leaves the child with a lock that nobody holds.
+    high, low = map(ord, pair)
+    return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
 
 
 def loads(text: str | bytes) -> JsonValue:
@@ -63,7 +73,8 @@ def loads(text: str | bytes) -> JsonValue:
         ValueError: The text is not JSON; no NaN, infinity, number beyond a float.
     """
     if isinstance(text, bytes):
-        text = text.decode("utf-8-sig")
+        # Not by `utf-8-sig`, for the reason in `joined`.
+        text = text.removeprefix(BOM_UTF8).decode()
     try:
         value = _parse(text)
     except RecursionError:

@@ -225,3 +225,30 @@ def test_a_handle_that_another_thread_was_closing_can_be_closed_in_the_child(
         child.expect("in time")
         child.end()
     assert (child.process.returncode, child.errors) == (0, "")
+
+
+def test_a_turn_imports_nothing(llm: ScriptedLlm) -> None:
+    """A thread that imports while another forks leaves the child with a lock nobody holds."""
+    llm.say("m", tool_call("ask"), text("\ufffd \U0001f600 end"), text("streamed"))
+    script = """
+    from toolnexus import AgentDef, Answer, ToolContext, tool
+
+    @tool(needs_approval=True)
+    def ask(ctx: ToolContext) -> str:
+        form = {"type": "object", "properties": {"when": {"type": "string", "format": "date"}}}
+        return str(ctx.ask("input", "When?", schema=form, expires_in=60).data)
+
+    rt = make()
+    handle = rt.spawn(rt.root, AgentDef("asks", model="m", tools=[ask])).handle
+    before = set(sys.modules)
+    rt.run_turn(handle, "go \\ud83d\\ude00 \\ud83d")
+    for data in (None, {"when": "2026-01-31"}):
+        (one,) = rt.pending()
+        rt.resume(Answer(one.request.id, ok=True, data=data))
+    assert rt.wait_on(handle).status == "done", rt.wait_on(handle)
+    assert list(rt.stream(handle, "and now?"))[-1].result.text == "streamed"
+    say(" ".join(sorted(set(sys.modules) - before)) or "nothing")
+    rt.close(rt.root)
+    """
+    with running(FORK + script, llm.base_url) as child:
+        child.expect("nothing")

@@ -56,7 +56,7 @@ def _joined(text: str) -> str:
 
 
 def _one_character(pair: re.Match[str]) -> str:
-    return pair.group().encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    return codec.joined(pair.group())
 
 
 def growing(text: str) -> GrowingText:
