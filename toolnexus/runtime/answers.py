@@ -204,12 +204,14 @@ class Answers:
         core, request = self._core, found.request
         if request.id not in core.book:
             return []  # twice in one list
-        kept = sealed(request, answer, core.vault)
-        turns = frozenset[str]().union(*(_turns_of_locked(one.handle) for one in found.places))
+        kept, places = sealed(request, answer, core.vault), found.places
+        turns = frozenset[str]().union(*(_turns_of_locked(one.handle) for one in places))
         pending = view_locked(core, found) if core.options.authorize is not None else None
-        begun = [self._resume_locked(one, kept, effects) for one in tuple(found.places)]
+        first, *others = core.askers_locked(found)
+        shared = [(handle.id, call.id) for handle, call in others]
+        begun = [self._resume_locked(one, kept, effects) for one in places]
         core.book.accept(found, answer, kept, turns, pending)
-        core.settle_request_locked(request, kept, how, effects, principal)
+        core.settle_request_locked(request, kept, how, effects, principal, first, shared)
         return begun
 
     def _resume_locked(self, place: Place, answer: Answer, effects: Effects) -> Begun:

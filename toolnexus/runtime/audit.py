@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
@@ -14,12 +14,14 @@ from toolnexus.answering import asks_approval
 from toolnexus.approvals import edited_args
 from toolnexus.checkpoint import CallState
 from toolnexus.codec import JsonValue, copy, loads
-from toolnexus.suspension import Answer, Outcome, Request, format_time, message_of
+from toolnexus.suspension import Answer, Outcome, Request, format_time, message_of, parse_time
 
 if TYPE_CHECKING:
     from toolnexus.runtime.handle import Handle
 
 _logger: Final = logging.getLogger("toolnexus.audit")
+
+_NEVER: Final = datetime.min.replace(tzinfo=timezone.utc)
 
 How: TypeAlias = Literal["resume", "wait_for", "expiry", "supersede", "interrupt", "close"]
 """By what a request was settled."""
@@ -109,7 +111,6 @@ class _Entry:
 
     __slots__ = (
         "agent",
-        "asked_at",
         "call",
         "edited",
         "handle_id",
@@ -125,14 +126,17 @@ class _Entry:
     )
 
     def __init__(
-        self, handle: Handle, call: CallState, request: Request, asked_at: datetime
+        self,
+        handle: Handle,
+        call: CallState,
+        request: Request,
+        shared_with: Iterable[tuple[str, str]] = (),
     ) -> None:
         self.handle_id = handle.id
         self.agent = handle.definition.name
         self.call = call
         self.request = request
-        self.asked_at = asked_at
-        self.shared_with: tuple[tuple[str, str], ...] = ()
+        self.shared_with = tuple(shared_with)
         self.outcome: Outcome | None = None
         self.how: How | None = None
         self.principal: str | None = None
@@ -164,7 +168,7 @@ class _Entry:
             tool=self.call.name,
             call_id=self.call.id,
             arguments=arguments,
-            asked_at=self.asked_at,
+            asked_at=parse_time(self.call.asked_at, "asked_at") or _NEVER,
             shared_with=self.shared_with,
             outcome=self.outcome,
             how=self.how,
@@ -177,7 +181,11 @@ class _Entry:
 
 
 class AuditLog:
-    """The last requests, by id. Every method is called with the runtime's lock held."""
+    """The last requests that were settled, or asked inline, by id.
+
+    What is open in the book has no entry here: a runtime may hold very many parked handles.
+    Every method is called with the runtime's lock held.
+    """
 
     __slots__ = ("_entries", "_limit")
 
@@ -185,25 +193,16 @@ class AuditLog:
         self._limit = limit
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
-    def records(self) -> tuple[AuditRecord, ...]:
-        """Return what is kept, oldest first."""
-        return tuple(entry.record() for entry in self._entries.values())
+    def records(self, waiting: Iterable[AuditRecord]) -> tuple[AuditRecord, ...]:
+        """Return what is kept, and what is open, oldest first."""
+        if self._limit == 0:
+            return ()
+        kept = [entry.record() for entry in self._entries.values()]
+        return tuple(sorted([*kept, *waiting], key=lambda one: one.asked_at))
 
-    def asked(self, handle: Handle, call: CallState, request: Request, now: datetime) -> None:
-        """Begin the record of a request; one that is there already is kept."""
-        if self._limit == 0 or request.id in self._entries:
-            return
-        self._entries[request.id] = _Entry(handle, call, request, now)
-        if len(self._entries) > self._limit:
-            # An open one is worth more than one that is settled.
-            settled = (key for key, one in self._entries.items() if one.outcome is not None)
-            del self._entries[next(settled, next(iter(self._entries)))]
-
-    def shared(self, handle: Handle, call: CallState, request: Request) -> None:
-        """Note that one more call waits for a request."""
-        entry = self._entries.get(request.id)
-        if entry is not None:
-            entry.shared_with = (*entry.shared_with, (handle.id, call.id))
+    def asked(self, handle: Handle, call: CallState, request: Request) -> None:
+        """Begin the record of a request that is asked inline."""
+        self._entry(handle, call, request)
 
     def stopped(self, request: Request) -> None:
         """Note that the call did not run after all: a gate behind the approval stopped it."""
@@ -218,13 +217,38 @@ class AuditLog:
         how: How,
         now: datetime,
         principal: str | None = None,
+        asker: tuple[Handle, CallState] | None = None,
+        shared_with: Iterable[tuple[str, str]] = (),
     ) -> AuditRecord | None:
         """End the record of a request; return it where the log wants a line."""
         entry = self._entries.get(request.id)
+        if entry is None and asker is not None:
+            entry = self._entry(*asker, request, shared_with)
         if entry is None:
             return None
         entry.settle(answer, how, now, principal)
         return entry.record() if _logger.isEnabledFor(logging.INFO) else None
+
+    def _entry(
+        self,
+        handle: Handle,
+        call: CallState,
+        request: Request,
+        shared_with: Iterable[tuple[str, str]] = (),
+    ) -> _Entry | None:
+        if self._limit == 0:
+            return None
+        entry = self._entries[request.id] = _Entry(handle, call, request, shared_with)
+        if len(self._entries) > self._limit:
+            self._entries.popitem(last=False)
+        return entry
+
+
+def waiting_record(
+    handle: Handle, call: CallState, request: Request, shared_with: Iterable[tuple[str, str]]
+) -> AuditRecord:
+    """Return the record of a request that is open."""
+    return _Entry(handle, call, request, shared_with).record()
 
 
 def arguments_of(call: CallState) -> dict[str, JsonValue]:

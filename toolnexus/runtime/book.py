@@ -37,12 +37,12 @@ class Place:
     index: int
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class OpenRequest:
     """An open request, and the calls that its answer goes to: several for a shared login."""
 
     request: Request
-    places: list[Place]
+    places: tuple[Place, ...]
 
 
 @attrs.frozen
@@ -113,13 +113,13 @@ class RequestBook:
             shared = self._open.get(self._logins.get(login or "", ""))
             if shared is not None:
                 if all(one.handle is not handle for one in shared.places):
-                    shared.places.append(place)  # the turn tells its other calls
+                    shared.places = (*shared.places, place)  # the turn tells its other calls
                 calls[index] = attrs.evolve(call, request=shared.request)
                 continue
             if known is not None or request.id in self._answered:
                 request = attrs.evolve(request, id=new_request_id())
                 calls[index] = attrs.evolve(call, request=request)
-            entry = self._open[request.id] = OpenRequest(request, [place])
+            entry = self._open[request.id] = OpenRequest(request, (place,))
             opened.append(entry)
             if request.expires_at is not None:
                 heapq.heappush(self._expiring, (request.expires_at, request.id))
@@ -129,8 +129,12 @@ class RequestBook:
 
     def withdraw(
         self, handle: Handle, calls: Iterable[CallState], outcome: Outcome
-    ) -> list[Request]:
-        """Let the calls of `handle` wait no more; return what nobody waits for now."""
+    ) -> list[tuple[Request, CallState]]:
+        """Let the calls of `handle` wait no more.
+
+        Returns:
+            The requests that nobody waits for now, each with the call that was the last.
+        """
         closed = []
         for call in calls:
             if call.status != "open" or call.child is not None or call.request is None:
@@ -138,10 +142,10 @@ class RequestBook:
             found = self._open.get(call.request.id)
             if found is None:
                 continue
-            found.places[:] = [one for one in found.places if one.handle is not handle]
+            found.places = tuple(one for one in found.places if one.handle is not handle)
             if not found.places:
                 self._close(found)
-                closed.append(found.request)
+                closed.append((found.request, call))
                 self._withdrawn[found.request.id] = outcome
                 if len(self._withdrawn) > _ANSWERED_KEPT:
                     self._withdrawn.popitem(last=False)

@@ -197,27 +197,21 @@ class Core:
 
     def park_locked(self, handle: Handle, checkpoint: Checkpoint, effects: Effects) -> None:
         """Keep a turn that waits, and open its requests."""
-        before = checkpoint.calls
         handle._parked, opened = self.book.park(handle, checkpoint)
-        now = self.clock.now()
-        for call, old in zip(handle._parked.calls, before, strict=True):
-            if call.status != "open" or call.child is not None or call.request is None:
-                continue
-            is_shared = call.request is not old.request and call.request.resource is not None
-            if is_shared and all(one.request is not call.request for one in opened):
-                self.audit.shared(handle, call, call.request)
-            else:
-                self.audit.asked(handle, call, call.request, now)
         if opened:
             effects.tell(self.announce, opened)
+
+    def askers_locked(self, found: OpenRequest) -> list[tuple[Handle, CallState]]:
+        """Return who waits for an open request, each with its call."""
+        return [(one.handle, self.calls_locked(one.handle)[one.index]) for one in found.places]
 
     def withdraw_locked(
         self, handle: Handle, calls: Iterable[CallState], how: How, effects: Effects
     ) -> None:
         """Take back the requests of `calls`: no answer fits them any more."""
-        for request in self.book.withdraw(handle, calls, "cancelled"):
+        for request, call in self.book.withdraw(handle, calls, "cancelled"):
             gone = Answer(request.id, ok=False, reason="cancelled")
-            self.settle_request_locked(request, gone, how, effects)
+            self.settle_request_locked(request, gone, how, effects, asker=(handle, call))
 
     def supersede_locked(
         self,
@@ -227,9 +221,11 @@ class Core:
         principal: str | None,
     ) -> None:
         """Drop the requests of `calls`: the user has said something else."""
-        for request in self.book.withdraw(handle, calls, "superseded"):
+        for request, call in self.book.withdraw(handle, calls, "superseded"):
             gone = Answer(request.id, ok=False, reason="superseded")
-            self.settle_request_locked(request, gone, "supersede", effects, principal)
+            self.settle_request_locked(
+                request, gone, "supersede", effects, principal, (handle, call)
+            )
 
     def settle_request_locked(
         self,
@@ -238,9 +234,23 @@ class Core:
         how: How,
         effects: Effects,
         principal: str | None = None,
+        asker: tuple[Handle, CallState] | None = None,
+        shared_with: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Note in the audit what came of a request."""
-        record = self.audit.settled(request, answer, how, self.clock.now(), principal)
+        """Note in the audit what came of a request.
+
+        Args:
+            request: What was asked.
+            answer: What was said, without secret fields.
+            how: By what it is settled.
+            effects: Collects what follows.
+            principal: Who said it; None where nobody is known.
+            asker: Whose call asked; None where the audit knows that already.
+            shared_with: Handle and call of the others that waited.
+        """
+        record = self.audit.settled(
+            request, answer, how, self.clock.now(), principal, asker, shared_with
+        )
         if record is not None:
             effects.add(write, record)
 

@@ -119,7 +119,7 @@ class TurnHost:
             run.asking = request
             call = self._call_of(request)
             if call is not None:
-                self._core.audit.asked(handle, call, request, self._core.clock.now())
+                self._core.audit.asked(handle, call, request)
             why = f'pending "{request.kind}": {request.prompt}'
             self._core.move_locked(handle, Cause.SUSPEND, why, effects)
             self._core.note_locked(handle, f"escalate → {who} answers", effects)

@@ -10,7 +10,7 @@ from toolnexus.messages import Message
 from toolnexus.runtime.audit import AuditRecord
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.handle import Handle, HandleView, PendingRequest, view_of
-from toolnexus.runtime.views import open_requests
+from toolnexus.runtime.views import open_requests, waiting_records
 
 
 class Reading:
@@ -58,7 +58,7 @@ class Reading:
         """
         inside = self._id_of(under)
         with self._core.lock:
-            records = self._core.audit.records()
+            records = self._core.audit.records(waiting_records(self._core))
         return tuple(one for one in records if one.is_under(inside))
 
     def grants(self) -> tuple[Grant, ...]:

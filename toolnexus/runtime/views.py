@@ -7,7 +7,7 @@ from datetime import timedelta
 from toolnexus import checks
 from toolnexus.checkpoint import CallState
 from toolnexus.errors import ConfigError
-from toolnexus.runtime.audit import arguments_of
+from toolnexus.runtime.audit import AuditRecord, arguments_of, waiting_record
 from toolnexus.runtime.book import OpenRequest, Place
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.handle import PendingRequest, is_under, path_of
@@ -60,3 +60,13 @@ def view_of_place(
         asked_at=parse_time(call.asked_at, "asked_at") or core.clock.now(),
         shared_with=tuple(one.handle.id for one in found.places if one is not place),
     )
+
+
+def waiting_records(core: Core) -> list[AuditRecord]:
+    """Return what the audit says of open requests. The caller holds the lock."""
+    records = []
+    for found in core.book:
+        first, *others = core.askers_locked(found)
+        shared = [(handle.id, call.id) for handle, call in others]
+        records.append(waiting_record(*first, found.request, shared))
+    return records
