@@ -198,7 +198,8 @@ class Core:
     def park_locked(self, handle: Handle, checkpoint: Checkpoint, effects: Effects) -> None:
         """Keep a turn that waits, and open its requests."""
         handle._parked, opened = self.book.park(handle, checkpoint)
-        if opened:
+        options = self.options
+        if opened and (options.on_suspend is not None or options.expire_requests):
             effects.tell(self.announce, opened)
 
     def askers_locked(self, found: OpenRequest) -> list[tuple[Handle, CallState]]:
