@@ -238,7 +238,7 @@ class Checkpoint:
         rest = self.to_dict()
         del rest["messages"]
         messages = list(self.messages)
-        last = _last_reply(messages)
+        last = last_reply(messages)
         if last is not None:
             messages[last] = {**messages[last], PARKED: rest}
         return messages + [tool_message(call) for call in self.calls if call.result is not None]
@@ -252,7 +252,7 @@ class Checkpoint:
         Raises:
             WireFormatError: A newer release wrote it, or it is malformed.
         """
-        last = _last_reply(messages)
+        last = last_reply(messages)
         rest = None if last is None else messages[last].get(PARKED)
         if last is None or rest is None:
             return None
@@ -335,7 +335,7 @@ def _as_told(call: CallState, message: Message | None) -> CallState:
     return attrs.evolve(call, status="done", request=None, answer=None, result=result)
 
 
-def _last_reply(messages: Sequence[Message]) -> int | None:
+def last_reply(messages: Sequence[Message]) -> int | None:
     """Return where the last assistant message is, if only tool results follow it."""
     for index in range(len(messages) - 1, -1, -1):
         role = messages[index].get("role")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
@@ -11,9 +10,9 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from toolnexus.codec import JsonValue, check_json, dumps
+from toolnexus.codec import JsonValue, canonical, check_json, dumps
 from toolnexus.errors import ConfigError, WireFormatError
-from toolnexus.keywords import RULES, TYPES, echo, same_json
+from toolnexus.keywords import LIMITS, RULES, TYPES, echo, same_json
 from toolnexus.suspension import LOGIN, Request, parse_time
 
 _NOTES: Final = frozenset({"type", "title", "description", "default", "secret"})
@@ -27,12 +26,6 @@ _KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
     "boolean": frozenset(),
     "array": frozenset({"items", "minItems", "maxItems", "uniqueItems"}),
 }
-_LIMITS: Final = frozenset(
-    {
-        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-        *("minLength", "maxLength", "minItems", "maxItems"),
-    }
-)
 _TOLD: Final = frozenset({"title", "description", "default", "enum", "pattern"})
 """The keywords whose values a person reads, in the question or in a fault."""
 
@@ -127,7 +120,7 @@ def is_same_question(before: Request, now: Request) -> bool:
 
 def _shown(request: Request) -> str:
     data = {key: value for key, value in (request.data or {}).items() if key != "path"}
-    return json.dumps([request.url, data], sort_keys=True)
+    return canonical([request.url, data])
 
 
 def form_faults(
@@ -264,7 +257,7 @@ def _check_field(place: str, field: object) -> None:
 
 def _check_limits(place: str, field: Mapping[str, JsonValue]) -> None:
     """Refuse what would be no limit: a keyword that is malformed rejects nothing."""
-    for keyword in _LIMITS & field.keys():
+    for keyword in LIMITS.keys() & field.keys():
         if not TYPES["number"](field[keyword]):
             raise ConfigError(f"schema: {keyword} of {place} must be a number")
     if not isinstance(field.get("uniqueItems", False), bool):

@@ -11,7 +11,7 @@ import attrs
 from toolnexus import codec
 from toolnexus.codec import JsonValue, refuse_unknown
 from toolnexus.errors import ConfigError
-from toolnexus.keywords import RULES, TYPES, matches
+from toolnexus.keywords import LIMITS, RULES, TYPES, matches
 from toolnexus.schema import faults
 from toolnexus.suspension import format_time, new_request_id, parse_time
 from toolnexus.toolspec import require_tool_name
@@ -19,11 +19,7 @@ from toolnexus.toolspec import require_tool_name
 if TYPE_CHECKING:
     from toolnexus.runtime.handle import Handle, PendingRequest
 
-_IMPLIED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), "number"),
-    **dict.fromkeys(("minLength", "maxLength", "pattern"), "string"),
-    **dict.fromkeys(("minItems", "maxItems"), "array"),
-}
+_IMPLIED: Final[Mapping[str, str]] = {**LIMITS, "pattern": "string"}
 """What a keyword says nothing of unless the value is one: it must be one."""
 
 _KEYS: Final = ("id", "tool", "where", "under", "expiresAt")
@@ -32,6 +28,11 @@ _KEYS: Final = ("id", "tool", "where", "under", "expiresAt")
 def id_of(handle: Any) -> Any:
     """Return the id of a handle; what is none is found out by a validator."""
     return handle if isinstance(handle, str) else getattr(handle, "id", handle)
+
+
+def is_under(handle_id: str, above: str) -> bool:
+    """Say whether a handle is another one, or below it, by their ids."""
+    return f"{handle_id}/".startswith(f"{above}/")
 
 
 def _tool(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
@@ -64,8 +65,7 @@ def _is_exact(schema: object) -> bool:
             return False
         if keyword == "pattern" and matches("", wanted) is None:
             return False
-        is_limit = keyword in _IMPLIED and keyword != "pattern"
-        if is_limit and (isinstance(wanted, bool) or not isinstance(wanted, (int, float))):
+        if keyword in LIMITS and not TYPES["number"](wanted):
             return False
     return True
 
@@ -117,13 +117,15 @@ class Grant:
         where = {name: {"const": value} for name, value in pending.arguments.items()}
         return cls(pending.tool, where, id_of(under), expires_at)
 
+    def has_ended(self, now: datetime) -> bool:
+        """Say whether its time has passed."""
+        return self.expires_at is not None and now >= self.expires_at
+
     def allows(
         self, tool: str, args: Mapping[str, JsonValue], handle_id: str, now: datetime
     ) -> bool:
         """Say whether a call fits, now."""
-        if tool != self.tool or not f"{handle_id}/".startswith(f"{self.under}/"):
-            return False
-        if self.expires_at is not None and now >= self.expires_at:
+        if tool != self.tool or not is_under(handle_id, self.under) or self.has_ended(now):
             return False
         schema = {
             "type": "object",

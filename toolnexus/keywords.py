@@ -147,6 +147,13 @@ def _size(kind: Any, compare: _Rule) -> _Rule:
     return fits
 
 
+LIMITS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), "number"),
+    **dict.fromkeys(("minLength", "maxLength"), "string"),
+    **dict.fromkeys(("minItems", "maxItems"), "array"),
+}
+"""The keywords whose value is a number, and the type of what they limit."""
+
 RULES: Final[Mapping[object, _Rule]] = {
     "type": fits_type,
     "enum": _fits_enum,

@@ -12,6 +12,7 @@ from toolnexus.answering import is_refused, require_fit, sealed, without
 from toolnexus.checkpoint import (
     CallState,
     Checkpoint,
+    last_reply,
     result_told,
     results_by_call,
     tool_message,
@@ -33,6 +34,8 @@ from toolnexus.vault import Vault
 from toolnexus.wire.calls import called, sound_call
 
 T = TypeVar("T")
+
+_NOTHING_OPEN: Final = "the last assistant message of the history has no open call"
 
 DROPPED: Final = {"superseded": True}
 """What is kept of a request that nobody may answer any more."""
@@ -208,19 +211,19 @@ def rebuilt(history: Sequence[Message], pending: Request) -> Checkpoint:
     exact = Checkpoint.from_messages(history)
     if exact is not None:
         return exact
-    end = len(history)
-    while end and history[end - 1].get("role") == "tool":
-        end -= 1
-    halted = history[end - 1] if end else {}
+    last = last_reply(history)
+    if last is None:
+        raise ConfigError(_NOTHING_OPEN)
+    end = last + 1
     done = results_by_call(history[end:])
-    asked = [sound_call(call, str(call.get("id"))) for call in called(halted)]
+    asked = [sound_call(call, str(call.get("id"))) for call in called(history[last])]
     open_ids = [one.get("id") for one in asked if one.get("id") not in done]
     waiting = _waiting_on(pending, open_ids)
     calls = tuple(_rebuilt_call(call, done, waiting, pending) for call in asked)
     if all(call.status == "done" for call in calls):
-        raise ConfigError("the last assistant message of the history has no open call")
+        raise ConfigError(_NOTHING_OPEN)
     return Checkpoint(
-        run=pending.id, base=end - 1, messages=tuple(history[:end]), calls=calls, turns=1
+        run=pending.id, base=last, messages=tuple(history[:end]), calls=calls, turns=1
     )
 
 

@@ -16,6 +16,7 @@ from toolnexus.approvals import edited_args
 from toolnexus.budget import Budget
 from toolnexus.checkpoint import CallState
 from toolnexus.errors import ConfigError, NotAuthorized
+from toolnexus.grants import is_under
 from toolnexus.results import TaskResult
 from toolnexus.runtime import ledger
 from toolnexus.runtime.audit import How
@@ -186,7 +187,7 @@ class Answers:
             return []
         waiting: list[tuple[CallState, Tool | None, Callable[[], PendingRequest]]] = []
         for place in found.places:
-            call = core.calls_locked(place.handle)[place.index]
+            call = core.call_locked(place)
             tool = tool_of(place.handle.definition, call.name)
             waiting.append((call, tool, partial(view_of_place, core, found, place, call)))
         return waiting
@@ -349,8 +350,4 @@ def _is_above_this_thread(handle: Handle) -> bool:
 def _is_below_this_thread(handle_id: str) -> bool:
     """Whether this thread is in a tool of a turn above that handle: its place may be needed."""
     mine = current_run.get()
-    return (
-        mine is not None
-        and not mine.is_over
-        and f"{handle_id}/".startswith(f"{mine.handle.id}/")
-    )
+    return mine is not None and not mine.is_over and is_under(handle_id, mine.handle.id)

@@ -14,6 +14,7 @@ from toolnexus.answering import asks_approval
 from toolnexus.approvals import edited_args
 from toolnexus.checkpoint import CallState
 from toolnexus.codec import JsonValue, copy, loads
+from toolnexus.grants import is_under
 from toolnexus.suspension import Answer, Outcome, Request, format_time, message_of, parse_time
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class AuditRecord:
     def is_under(self, handle_id: str) -> bool:
         """Say whether that handle, or one below it, waited for the answer."""
         waited = (self.handle_id, *(one for one, _ in self.shared_with))
-        return any(f"{one}/".startswith(f"{handle_id}/") for one in waited)
+        return any(is_under(one, handle_id) for one in waited)
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return JSON, for a log of the host's; absent optionals are left out."""

@@ -23,7 +23,7 @@ from toolnexus.grants import Grant
 from toolnexus.results import TaskResult
 from toolnexus.runtime import ledger
 from toolnexus.runtime.audit import AuditLog, How, write
-from toolnexus.runtime.book import OpenRequest, RequestBook
+from toolnexus.runtime.book import OpenRequest, Place, RequestBook
 from toolnexus.runtime.definition import AgentDef, index_registry
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.feeds import Feeds
@@ -202,9 +202,13 @@ class Core:
         if opened and (options.on_suspend is not None or options.expire_requests):
             effects.tell(self.announce, opened)
 
+    def call_locked(self, place: Place) -> CallState:
+        """Return a call that waits."""
+        return self.calls_locked(place.handle)[place.index]
+
     def askers_locked(self, found: OpenRequest) -> list[tuple[Handle, CallState]]:
         """Return who waits for an open request, each with its call."""
-        return [(one.handle, self.calls_locked(one.handle)[one.index]) for one in found.places]
+        return [(one.handle, self.call_locked(one)) for one in found.places]
 
     def withdraw_locked(
         self, handle: Handle, calls: Iterable[CallState], how: How, effects: Effects

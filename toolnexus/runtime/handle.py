@@ -298,11 +298,6 @@ class Spawn:
         return f"Spawn({self._handle!r}, error={self.error!r})"
 
 
-def is_under(handle_id: str, above: str) -> bool:
-    """Say whether a handle is another one, or below it, by their ids."""
-    return f"{handle_id}/".startswith(f"{above}/")
-
-
 def shown(request: Request | None) -> Request | None:
     """Return a copy for the host, who may do with its data what it likes."""
     return None if request is None else copy_of(request)

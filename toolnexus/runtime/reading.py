@@ -66,7 +66,7 @@ class Reading:
         now = self._core.clock.now()
         with self._core.lock:
             grants = tuple(self._core.grants.values())
-        return tuple(one for one in grants if one.expires_at is None or now < one.expires_at)
+        return tuple(one for one in grants if not one.has_ended(now))
 
     def transcript(self, handle: Handle) -> tuple[Message, ...]:
         """Return what completed turns have left of the agent's conversation.

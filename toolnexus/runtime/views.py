@@ -7,10 +7,11 @@ from datetime import timedelta
 from toolnexus import checks
 from toolnexus.checkpoint import CallState
 from toolnexus.errors import ConfigError
+from toolnexus.grants import is_under
 from toolnexus.runtime.audit import AuditRecord, arguments_of, waiting_record
 from toolnexus.runtime.book import OpenRequest, Place
 from toolnexus.runtime.core import Core
-from toolnexus.runtime.handle import PendingRequest, is_under, path_of
+from toolnexus.runtime.handle import PendingRequest, path_of
 from toolnexus.suspension import copy_of, parse_time
 
 
@@ -41,8 +42,7 @@ def view_locked(core: Core, found: OpenRequest, under: str = "root") -> PendingR
     """
     for place in found.places:
         if is_under(place.handle.id, under):
-            call = core.calls_locked(place.handle)[place.index]
-            return view_of_place(core, found, place, call)
+            return view_of_place(core, found, place, core.call_locked(place))
     return None
 
 
