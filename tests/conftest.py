@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from toolnexus import AgentRuntime
+from toolnexus import AgentRuntime, LlmClient
 from toolnexus.testing import ScriptedLlm
+
+MakeClient = Callable[..., LlmClient]
 
 LIMIT = 10.0
 """Seconds after which a blocking call in a test is a failure."""
@@ -47,3 +49,18 @@ def make_runtime(llm: ScriptedLlm) -> Iterator[Callable[..., AgentRuntime]]:
     yield make
     for runtime in made:
         runtime.close(runtime.root, force=True)
+
+
+@pytest.fixture
+def make_client(llm: ScriptedLlm) -> Iterator[MakeClient]:
+    """Make clients that ask the scripted model once; they are closed at the end."""
+    made: list[LlmClient] = []
+
+    def make(**options: Any) -> LlmClient:
+        defaults = {"base_url": llm.base_url, "api_key": "test-key", "model": "m", "retries": 0}
+        made.append(LlmClient(**{**defaults, **options}))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()

@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 
 from tests.http.raw_servers import Background, Handler, RawServer
-from toolnexus import LlmClient
-from toolnexus.testing import ScriptedLlm
-
-MakeClient = Callable[..., LlmClient]
 
 
 @pytest.fixture(autouse=True)
@@ -23,21 +19,6 @@ def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     for name in ("OPENROUTER", "OPENAI", "ANTHROPIC"):
         monkeypatch.delenv(f"{name}_API_KEY", raising=False)
-
-
-@pytest.fixture
-def make_client(llm: ScriptedLlm) -> Iterator[MakeClient]:
-    """Make clients that ask the scripted model once; they are closed at the end."""
-    made: list[LlmClient] = []
-
-    def make(**options: Any) -> LlmClient:
-        defaults = {"base_url": llm.base_url, "api_key": "test-key", "model": "m", "retries": 0}
-        made.append(LlmClient(**{**defaults, **options}))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
 
 
 @pytest.fixture

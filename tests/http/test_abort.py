@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.http.raw_servers import Background, Peer, RawServer
 from toolnexus import AgentDef, AgentRuntime, Cancelled, CancelToken, LlmClient
 from toolnexus.abort import Flight, current_flight, make_abortable

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.http.raw_servers import Peer, RawServer
 from toolnexus import ClientOptions, ConfigError, LlmError, RuntimeOptions
 from toolnexus.testing import ScriptedLlm, raw, status, text

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.conftest import MakeClient
 from tests.helpers import Charge
-from tests.http.conftest import MakeClient
 from toolnexus import Answer, Hooks, Request, ToolCall, ToolContext, ToolResult, tool
 from toolnexus.testing import ScriptedLlm, call, text, tool_call, tool_calls
 from toolnexus.wire.base import ModelReply, ModelRequest

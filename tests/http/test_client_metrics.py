@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.conftest import MakeClient
 from tests.helpers import Charge
-from tests.http.conftest import MakeClient
 from tests.http.test_client_run import add
 from toolnexus import (
     Answer,

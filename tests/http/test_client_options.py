@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.conftest import MakeClient
 from tests.helpers import Charge
-from tests.http.conftest import MakeClient
 from toolnexus import ClientOptions, ConfigError, LlmClient, LlmError
 from toolnexus.testing import ScriptedLlm, text
 from toolnexus.wire.base import ModelRequest

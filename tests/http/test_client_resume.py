@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.runtime.support import Pay, Probe
 from toolnexus import (
     AlreadyAnswered,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from toolnexus import LlmClient, RunResult, ToolContext, ToolResult, Usage, tool
 from toolnexus.testing import ScriptedLlm, raw, text, tool_call
 from toolnexus.wire.base import ModelRequest

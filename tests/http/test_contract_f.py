@@ -9,8 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.http.test_shaping import WAYS, Way
 from tests.runtime.streams import one_handle, read
 from tests.runtime.support import Make, Probe, run_turn

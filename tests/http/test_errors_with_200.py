@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.http.streaming import STYLES, text_in
 from toolnexus import LlmClient, LlmError
 from toolnexus.testing import Reply, ScriptedLlm, raw, text

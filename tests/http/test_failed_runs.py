@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.runtime.support import Pay, Probe
 from toolnexus import (
     Answer,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.runtime.support import Make, Probe, start
 from toolnexus import AgentDef, ConfigError, ToolResult, agent
 from toolnexus.testing import ScriptedLlm, text, tool_call

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.http.raw_servers import Gone, Peer, RawServer
 from tests.runtime.support import Make, Probe, run_turn, start
 from toolnexus import (

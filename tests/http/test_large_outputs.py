@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.runtime.streams import one_handle, read
 from tests.runtime.support import Make, Probe, approve, run_turn
 from toolnexus import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.http.test_large_outputs import LONG, MIDDLE, NOTICE, asks, reference_in, says
 from tests.runtime.streams import one_handle
 from tests.runtime.support import Make, Probe, run_turn

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import requests
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.http.raw_servers import Peer, RawServer
 from tests.http.test_client_errors import everything_shown
 from tests.http.test_shaping import WAYS, Way

@@ -11,9 +11,8 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from tests.conftest import LIMIT
+from tests.conftest import LIMIT, MakeClient
 from tests.helpers import Charge
-from tests.http.conftest import MakeClient
 from tests.http.test_client_run import add
 from tests.http.test_otel import BrokenProcessor, Spans, attributes, is_failed
 from toolnexus import (

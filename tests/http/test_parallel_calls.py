@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.http.test_client_run import add
 from toolnexus import tool
 from toolnexus.testing import ScriptedLlm, call, text, tool_calls

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from toolnexus import (
     Answer,
     Checkpoint,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.http.test_client_run import add
 from toolnexus import ToolContext, ToolResult, tool
 from toolnexus.testing import (

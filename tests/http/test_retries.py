@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.http.raw_servers import Background, Peer, RawServer
 from toolnexus import CancelToken, ConfigError, LlmError, RunTimeoutError
 from toolnexus.testing import ScriptedLlm, VirtualClock, status, text

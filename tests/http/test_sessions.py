@@ -13,8 +13,7 @@ import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 from urllib3.connectionpool import HTTPConnectionPool
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.http.raw_servers import HELLO, Background, Peer, Proxy, RawServer
 from toolnexus import Cancelled, CancelToken, LlmError
 from toolnexus.testing import ScriptedLlm, text

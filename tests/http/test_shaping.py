@@ -9,8 +9,7 @@ import attrs
 import pytest
 import requests
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.http.raw_servers import Background
 from tests.http.test_client_hooks import Counter, Note
 from tests.runtime.streams import one_handle, read

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.http.raw_servers import Background
 from tests.http.test_shaping import WAYS, Way
 from tests.runtime.streams import one_handle

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import attrs
 import pytest
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.http.raw_servers import Peer, RawServer
 from tests.http.streaming import delta, sse
 from tests.http.test_shaping import STYLES, WAYS, Way

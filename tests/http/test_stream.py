@@ -8,8 +8,7 @@ from typing import Any, get_args
 import attrs
 import pytest
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.http.raw_servers import Peer
 from tests.http.streaming import (
     FIRST_WORD,

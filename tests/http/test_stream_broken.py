@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.http.streaming import (
     FIRST_WORD,
     SECOND_WORD,

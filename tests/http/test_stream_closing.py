@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.http.raw_servers import Background
 from tests.http.streaming import (
     STYLES,

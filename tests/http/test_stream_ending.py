@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.http.raw_servers import Background, Peer, RawServer
 from tests.http.streaming import (
     HELLO,

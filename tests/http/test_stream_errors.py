@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.http.raw_servers import Background
 from tests.http.streaming import (
     STYLES,

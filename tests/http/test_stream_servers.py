@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.http.raw_servers import Peer
 from tests.http.streaming import (
     FIRST_WORD,

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
+from tests.conftest import LIMIT, MakeClient
 from tests.helpers import Charge
-from tests.http.conftest import MakeClient
 from tests.http.raw_servers import Background
 from tests.http.streaming import (
     STYLES,

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient
+from tests.conftest import LIMIT, MakeClient
 from tests.http.raw_servers import Background, Peer, Proxy, RawServer
 from toolnexus import Cancelled, CancelToken, LlmError, RunTimeoutError
 

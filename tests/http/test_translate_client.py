@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.http.conftest import MakeClient
+from tests.conftest import MakeClient
 from tests.http.raw_servers import Background
 from tests.http.test_translate import HELLO, Untouched
 from toolnexus import (

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
+from tests.conftest import LIMIT, MakeClient
 from tests.helpers import Charge
-from tests.http.conftest import MakeClient
 from toolnexus import (
     Answer,
     Checkpoint,

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient, make_client  # noqa: F401 - a fixture
+from tests.conftest import LIMIT, MakeClient
 from tests.runtime.support import Make, Probe, chain_of, start, told, within
 from toolnexus import (
     AgentDef,
@@ -183,7 +182,7 @@ def test_an_earlier_answer_of_the_call_does_not_expire_afterwards(
 
 def test_a_client_looks_at_the_time_too(
     llm: ScriptedLlm,
-    make_client: MakeClient,  # noqa: F811
+    make_client: MakeClient,
 ) -> None:
     clock, charging = VirtualClock(), Charging()
     client = make_client(clock=clock)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient, make_client  # noqa: F401 - a fixture
+from tests.conftest import LIMIT, MakeClient
 from tests.runtime.support import Make, Probe, in_thread, within
 from toolnexus import (
     AgentDef,
@@ -169,7 +168,7 @@ def test_a_login_that_did_not_help_is_asked_for_again(
 
 def test_a_clients_calls_share_a_login_too(
     llm: ScriptedLlm,
-    make_client: MakeClient,  # noqa: F811
+    make_client: MakeClient,
 ) -> None:
     crm, client = Crm(), make_client()
     two_calls(llm, "m")

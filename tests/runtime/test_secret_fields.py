@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
-from tests.http.conftest import MakeClient, make_client  # noqa: F401 - a fixture
+from tests.conftest import LIMIT, MakeClient
 from tests.runtime.support import SCHEMA, Make, Probe, answer_all, chain_of, start, told, within
 from toolnexus import (
     AgentDef,
@@ -155,7 +154,7 @@ def test_a_canary_is_nowhere_in_a_runtime(
 @pytest.mark.parametrize("how", HOWS)
 def test_a_canary_is_nowhere_in_a_clients_store(
     llm: ScriptedLlm,
-    make_client: MakeClient,  # noqa: F811
+    make_client: MakeClient,
     everything_said: list[str],
     how: str,
 ) -> None:
@@ -244,7 +243,7 @@ def test_an_answer_to_a_login_may_be_a_token_and_is_not_kept(
 
 def test_a_secret_of_another_process_is_asked_again(
     llm: ScriptedLlm,
-    make_client: MakeClient,  # noqa: F811
+    make_client: MakeClient,
 ) -> None:
     steps: list[str] = []
     heard: list[Any] = []
@@ -377,7 +376,7 @@ def test_an_answer_that_is_pickled_leaves_its_secrets_behind() -> None:
 
 def test_a_logins_token_of_another_process_is_asked_for_again(
     llm: ScriptedLlm,
-    make_client: MakeClient,  # noqa: F811
+    make_client: MakeClient,
 ) -> None:
     heard: list[Any] = []
 

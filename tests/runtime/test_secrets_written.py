@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.conftest import MakeClient, make_client  # noqa: F401 - a fixture
+from tests.conftest import MakeClient
 from tests.runtime.support import Make, approve, start, told
 from toolnexus import AgentDef, Answer, ConfigError, Part, ToolContext, agent, tool
 from toolnexus.testing import ScriptedLlm, text, tool_call
@@ -117,7 +117,7 @@ def test_what_is_no_answer_is_not_quoted(make_runtime: Make) -> None:
 
 def test_an_agent_as_a_tool_of_a_client_is_told_the_secret_it_asks_for(
     llm: ScriptedLlm,
-    make_client: MakeClient,  # noqa: F811 - the fixture
+    make_client: MakeClient,
 ) -> None:
     heard: list[Any] = []
 
@@ -142,7 +142,7 @@ def test_an_agent_as_a_tool_of_a_client_is_told_the_secret_it_asks_for(
 
 def test_an_agent_as_a_tool_of_a_client_asks_again_after_an_edit_that_does_not_fit(
     llm: ScriptedLlm,
-    make_client: MakeClient,  # noqa: F811 - the fixture
+    make_client: MakeClient,
 ) -> None:
     paid: list[int] = []
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
+from tests.conftest import LIMIT, MakeClient
 from tests.runtime.support import Pay, in_thread, within
 from tests.threads.racing import race
 from toolnexus import (
@@ -31,22 +31,7 @@ from toolnexus.testing import (
     tool_call,
 )
 
-MakeClient = Callable[..., LlmClient]
 THREADS = 20
-
-
-@pytest.fixture
-def make_client(llm: ScriptedLlm) -> Iterator[MakeClient]:
-    made: list[LlmClient] = []
-
-    def make(**options: Any) -> LlmClient:
-        defaults = {"base_url": llm.base_url, "api_key": "k", "model": "m", "retries": 0}
-        made.append(LlmClient(**{**defaults, **options}))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
 
 
 class Queued(CancelToken):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
+from tests.conftest import LIMIT, MakeClient
 from tests.runtime.support import Probe, in_thread, within
 from toolnexus import (
     CancelToken,
@@ -21,22 +21,6 @@ from toolnexus import (
 )
 from toolnexus.clock import Signal
 from toolnexus.testing import ScriptedLlm, call, text, tool_call, tool_calls
-
-MakeClient = Callable[..., LlmClient]
-
-
-@pytest.fixture
-def make_client(llm: ScriptedLlm) -> Iterator[MakeClient]:
-    made: list[LlmClient] = []
-
-    def make(**options: Any) -> LlmClient:
-        defaults = {"base_url": llm.base_url, "api_key": "k", "model": "m", "retries": 0}
-        made.append(LlmClient(**{**defaults, **options}))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
 
 
 class Reading:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import LIMIT
+from tests.conftest import LIMIT, MakeClient
 from tests.runtime.support import Pay, Probe, in_thread, within
 from toolnexus import (
     Answer,
@@ -22,22 +22,6 @@ from toolnexus import (
     ToolResult,
 )
 from toolnexus.testing import ScriptedLlm, call, text, tool_call, tool_calls
-
-MakeClient = Callable[..., LlmClient]
-
-
-@pytest.fixture
-def make_client(llm: ScriptedLlm) -> Iterator[MakeClient]:
-    made: list[LlmClient] = []
-
-    def make(**options: Any) -> LlmClient:
-        defaults = {"base_url": llm.base_url, "api_key": "k", "model": "m", "retries": 0}
-        made.append(LlmClient(**{**defaults, **options}))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
 
 
 def asking_itself(client: LlmClient, given: list[str]) -> Callable[..., ToolResult]:
