@@ -17,6 +17,8 @@ JsonValue: TypeAlias = Any
 NESTING_MAX: Final = 200
 """How deep JSON from outside may nest: what is kept is walked again, on a deeper stack."""
 
+_KINDS: Final = {str: "string", int: "integer", list: "array", dict: "object"}
+
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
@@ -28,7 +30,24 @@ def dumps(value: JsonValue) -> str:
         TypeError: A part is not JSON.
         ValueError: NaN or an infinity, or a value that contains itself.
     """
-    return _encoder.encode(value)
+    return _encode(value)
+
+
+def lossless(value: JsonValue) -> str:
+    """Return compact JSON text that UTF-8 can hold, and that reads as `value` again.
+
+    Raises:
+        TypeError: A part is not JSON.
+        ValueError: NaN or an infinity, or a value that contains itself.
+    """
+    text = dumps(value)
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate: only its escape keeps it
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text
 
 
 def canonical(value: JsonValue) -> str:
@@ -38,7 +57,7 @@ def canonical(value: JsonValue) -> str:
 
 def encode(value: JsonValue) -> bytes:
     """Return compact JSON as UTF-8; a lone surrogate becomes U+FFFD, never an error."""
-    text = _body_encoder.encode(value)
+    text = _encode_body(value)
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -123,6 +142,29 @@ _encoder: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), al
 _body_encoder: Final = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain_mapping
 )
+
+
+def _made_once(encoder: json.JSONEncoder) -> Callable[[JsonValue], str]:
+    """Return what `encoder.encode` does, without making the encoder's inside for each value."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return encoder.encode
+    quote: Any = getattr(json.encoder, "encode_basestring")  # noqa: B009 - the stubs lack it
+    # Without notes of what it is inside of: they would be all threads' own at once.
+    inside = make(None, encoder.default, quote, None, ":", ",", False, False, False)  # noqa: FBT003
+
+    def encode(value: JsonValue) -> str:
+        try:
+            return "".join(inside(value, 0))
+        except RecursionError:
+            # Too deep, or without end: the slow way says which.
+            return encoder.encode(value)
+
+    return encode
+
+
+_encode: Final = _made_once(_encoder)
+_encode_body: Final = _made_once(_body_encoder)
 _decoder: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
 _scan: Final[Callable[[str, int], tuple[JsonValue, int]]] = vars(_decoder)["scan_once"]
 
@@ -185,3 +227,24 @@ def refuse_unknown(
     if missing:
         raise WireFormatError(f"{cls} lacks {', '.join(missing)}")
     return data
+
+
+def typed(cls: str, data: Mapping[str, JsonValue], key: str, kind: type) -> Any:
+    """Return what is at `key`.
+
+    Raises:
+        WireFormatError: It is no `kind`: a str, int, list or dict.
+    """
+    value = data[key]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise WireFormatError(f"{cls}.{key} must be a JSON {_KINDS[kind]}, not {value!r}")
+    return value
+
+
+def optional(cls: str, data: Mapping[str, JsonValue], key: str, kind: type) -> Any:
+    """Return what is at `key`; None for null, and where there is nothing.
+
+    Raises:
+        WireFormatError: It is no `kind`.
+    """
+    return None if data.get(key) is None else typed(cls, data, key, kind)

@@ -50,6 +50,42 @@ class StoreError(ToolnexusError):
     result: RunResult | None = None
 
 
+class LeaseLost(StoreError):
+    """Another process has taken a run over: what this one still does of it is thrown away.
+
+    Attributes:
+        run_ids: The runs.
+    """
+
+    def __init__(self, run_ids: tuple[str, ...]) -> None:
+        super().__init__(f"another process has taken over {', '.join(run_ids)}")
+        self.run_ids = run_ids
+
+    def __reduce__(self) -> tuple[type[LeaseLost], tuple[tuple[str, ...]]]:
+        return type(self), (self.run_ids,)
+
+
+class RequestConflict(StoreError):
+    """A request is not what a write takes it for; nothing was written.
+
+    Its id is in use, or it is gone or unknown and nobody can wait for it any more, or it is the
+    open one for a login that was to be asked for once more.
+
+    Attributes:
+        request_id: The request as the store has it.
+        state: Its state there; None where there is none.
+    """
+
+    def __init__(self, request_id: str, state: str | None) -> None:
+        super().__init__(request_id, state)
+        self.request_id = request_id
+        self.state = state
+
+    def __str__(self) -> str:
+        found = "unknown" if self.state is None else f"already {self.state}"
+        return f"request {self.request_id!r} is {found}"
+
+
 class Cancelled(ToolnexusError):
     """The work was told to stop through its `CancelToken`.
 

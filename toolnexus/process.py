@@ -12,7 +12,14 @@ logger = logging.getLogger(__name__)
 
 
 class ProcessBound:
-    """An object that owns threads, locks or sockets of this process. Does nothing by itself."""
+    """An object that owns threads, locks or sockets of this process. Does nothing by itself.
+
+    Attributes:
+        forks_last: Whether `before_fork` runs after that of all others. It may then wait for
+            work under way, which others have to let end first.
+    """
+
+    forks_last: bool = False
 
     def before_fork(self) -> None:
         """Run before a fork: bring what a child may inherit to a consistent point."""
@@ -24,7 +31,10 @@ class ProcessBound:
         """Run in the child, where only the forking thread lives on: start afresh."""
 
     def at_exit(self) -> None:
-        """Run when the interpreter ends: stop within a fraction of a second."""
+        """Run when the interpreter ends: stop within a fraction of a second.
+
+        A call of a store that hangs takes as long as its own limit lets it.
+        """
 
 
 # Weak, so that being watched keeps nothing alive.
@@ -55,7 +65,7 @@ def _tell(step: str, owners: list[ProcessBound]) -> None:
 
 def _before_fork() -> None:
     # In one order, whoever forks: two of them may hold locks meanwhile.
-    owners = sorted(_watched, key=id)
+    owners = sorted(_watched, key=lambda one: (one.forks_last, id(one)))
     _tell("before_fork", owners)
     _forking[:] = owners
 

@@ -10,6 +10,8 @@ import pytest
 import toolnexus
 from toolnexus import Answer, Request, errors
 
+LOST = "another process has taken over root/a.1, root/b.2"
+
 MADE: list[tuple[errors.ToolnexusError, str]] = [
     (errors.ToolnexusError("x"), "x"),
     (errors.ConfigError("bad option"), "bad option"),
@@ -18,6 +20,9 @@ MADE: list[tuple[errors.ToolnexusError, str]] = [
     (errors.StoreError("disk full"), "disk full"),
     (errors.Cancelled(), "run cancelled"),
     (errors.Cancelled("interrupted"), "interrupted"),
+    (errors.LeaseLost(("root/a.1", "root/b.2")), LOST),
+    (errors.RequestConflict("r1", "gone"), "request 'r1' is already gone"),
+    (errors.RequestConflict("r1", None), "request 'r1' is unknown"),
     (errors.SpawnError("parent closed"), "parent closed"),
     (
         errors.IllegalTransitionError("root/a.1", "closed", "wake"),

@@ -11,7 +11,6 @@ of the lines since the last commit. Lines without a commit behind them never hap
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -198,10 +197,7 @@ def _header(conversation_id: str) -> bytes:
 
 
 def _line(value: JsonValue) -> bytes:
-    try:
-        return codec.dumps(value).encode() + b"\n"
-    except UnicodeEncodeError:  # a lone surrogate: only its escape keeps it
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return codec.lossless(value).encode() + b"\n"
 
 
 def _object(line: bytes) -> dict[str, JsonValue] | None:

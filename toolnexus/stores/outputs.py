@@ -165,6 +165,7 @@ class ReadOutput:
         "left out has the reference."
     )
     source = "builtin"
+    retry_safe = True
 
     def __init__(self, store: OutputStore, max_chars: int = 50_000) -> None:
         """Read from `store`.

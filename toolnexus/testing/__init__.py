@@ -2,7 +2,8 @@
 
 `ScriptedLlm` is a model server over real HTTP that says what the test tells it to,
 `VirtualClock` a clock that moves when the test says so, and `replay_tool` takes one tool
-through all its questions. With pytest the first two come as the fixtures `scripted_llm` and
+through all its questions. `StoreContract` is the contract of a run store as tests of one's own
+store. With pytest the first two come as the fixtures `scripted_llm` and
 `virtual_clock`:
 
     from toolnexus.testing import text, tool_call
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         tool_call,
         tool_calls,
     )
+    from toolnexus.testing.store_contract import StoreContract
 
 __all__ = [
     "AnswerFunction",
@@ -46,6 +48,7 @@ __all__ = [
     "Replay",
     "Reply",
     "ScriptedLlm",
+    "StoreContract",
     "VirtualClock",
     "call",
     "raw",
@@ -62,6 +65,7 @@ _HOMES: Final = {
     "RecordedRequest": "recorded",
     "Replay": "replaying",
     "ScriptedLlm": "llm",
+    "StoreContract": "store_contract",
     "VirtualClock": "clock",
     "replay_tool": "replaying",
 }
