@@ -69,20 +69,20 @@ def is_expired(request: Request, now: datetime) -> bool:
 
 def asks_approval(call: CallState) -> bool:
     """Say whether what the call waits for is that a person lets it be executed."""
-    return call.gate is not None and call.passed[-1:] == (APPROVAL_GATE,)
+    return call.by.gate is not None and call.by.passed[-1:] == (APPROVAL_GATE,)
 
 
 def is_refused(call: CallState, tool: Tool) -> bool:
     """Say whether a no keeps the call from being executed.
 
-    A tool may ask to hear its own no, never a gate's.
+    A tool may ask to hear its own no, never a gate's, nor one to running it again.
     """
     if call.answer is None or call.answer.ok:
         return False
-    if call.gate is not None:
+    if call.by.gate is not None or call.by.before is not None:
         return True
     # What `ctx.ask` has asked it answers, there.
-    return call.place is None and not handles_decline(tool)
+    return call.by.place is None and not handles_decline(tool)
 
 
 def _faults(call: CallState, request: Request, data: JsonValue, tool: Tool | None) -> list[str]:

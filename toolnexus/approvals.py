@@ -116,8 +116,13 @@ def wants_approval(tool: Tool, args: dict[str, JsonValue], ctx: ToolContext) -> 
 
 def default_prompt(tool: str, args: Mapping[str, JsonValue]) -> str:
     """Return a question that shows the call as it is."""
+    return f"Run {shown_call(tool, args)}?"
+
+
+def shown_call(tool: str, args: Mapping[str, JsonValue]) -> str:
+    """Return the call on one line, as a person is shown it."""
     given = ", ".join(f"{name}={echo(value, _SHOWN_CHARS)}" for name, value in args.items())
-    return printable(f"Run {tool}({given})?", 10 * _SHOWN_CHARS)
+    return printable(f"{tool}({given})", 10 * _SHOWN_CHARS)
 
 
 def verdict_of(policy: ApprovalPolicy | None, call: ProposedCall) -> Verdict:

@@ -3,45 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
 
-from toolnexus.codec import JsonValue, copy, refuse_unknown
+from toolnexus.codec import JsonValue, copy, optional, refuse_unknown, typed
 from toolnexus.errors import ConfigError, WireFormatError
 from toolnexus.messages import PARKED, Message, Usage
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import ToolResult, content_of_result
 
-SCHEMAS: Final = {1: "first form", 2: "a call's gates, questions, steps and approval"}
+SCHEMAS: Final = {
+    1: "first form",
+    2: "a call's gates, questions, steps and approval",
+    3: "the number of a call's child, and what a call that may have run was",
+}
 CURRENT_SCHEMA: Final = max(SCHEMAS)
 
 CallStatus: TypeAlias = Literal["ready", "started", "open", "stalled", "done"]
 """Not started; in flight; waits for an answer; waits for a retry of its child; has a result."""
 
+_ASKER_KEYS: Final = ("gate", "passed", "place", "past", "before")
 _CALL_KEYS: Final = (
-    "id",
-    "name",
-    "arguments",
-    "status",
-    "attempt",
-    "request",
-    "askedAt",
-    "answer",
-    "result",
-    "child",
-    "gate",
-    "passed",
-    "place",
-    "past",
-    "once",
-    "approved",
-    "proposed",
+    *("id", "name", "arguments", "status", "attempt", "request", "askedAt", "answer"),
+    *("result", "child", *_ASKER_KEYS, "once", "approved", "proposed", "number"),
 )
 _KEYS: Final = ("schema", "run", "base", "messages", "calls", "turns", "usage", "toolCalls")
-
-_KINDS: Final = {str: "string", int: "integer", list: "array", dict: "object"}
-
 
 _NO_STEPS: Final[Mapping[str, JsonValue]] = {}  # a plain one, so that pickling works
 
@@ -75,6 +62,55 @@ class Exchange:
 
 
 @attrs.frozen
+class Asker:
+    """Who asks a call's question: its tool, a `ctx.ask` of it, or a gate before it.
+
+    Or none of these, where its process ended in the call. The keys are among those of the
+    call's JSON.
+
+    Attributes:
+        gate: Position of the gate that asked: a before-hook, or, behind them all, the approval.
+            None where the tool asked.
+        passed: Names of the gates that need not look at it again, the one that asked last;
+            empty where none asked.
+        place: Which `ctx.ask` of the tool asked, from 0; None where none did.
+        past: The questions before that one, in the order in which the tool asks them.
+        before: The call as it was in flight when its process ended, where the question is
+            whether to run it again; None where the tool or a gate asked.
+    """
+
+    gate: int | None = None
+    passed: tuple[str, ...] = ()
+    place: int | None = None
+    past: tuple[Exchange, ...] = ()
+    before: CallState | None = attrs.field(default=None, repr=False)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, JsonValue]) -> Asker:
+        """Read the JSON of a call.
+
+        Raises:
+            WireFormatError: A part is malformed.
+        """
+        if all(data.get(key) is None for key in _ASKER_KEYS):
+            return THE_TOOL  # one for all: nearly every call has it
+        passed = optional("CallState", data, "passed", list) or ()
+        past = optional("CallState", data, "past", list) or ()
+        if not all(isinstance(name, str) for name in passed):
+            raise WireFormatError("CallState.passed must be a list of strings")
+        return cls(
+            optional("CallState", data, "gate", int),
+            tuple(passed),
+            optional("CallState", data, "place", int),
+            tuple(map(Exchange.from_dict, past)),
+            _in_flight(data.get("before")),
+        )
+
+
+THE_TOOL: Final = Asker()
+
+
+@attrs.frozen
 class CallState:
     """Where one call of the halted assistant message stands.
 
@@ -89,12 +125,9 @@ class CallState:
         answer: Accepted, and not yet consumed by an execution; None else.
         result: The final result; None until `done`.
         child: Id of the handle that a delegating call runs; None for other calls.
-        gate: Position of the gate that asked `request`: a before-hook, or, behind them all, the
-            approval. None where the tool asked.
-        passed: Names of the gates that need not look at it again, the one that asked last;
-            empty where none asked.
-        place: Which `ctx.ask` of the tool asked `request`, from 0; None where none did.
-        past: The questions before that one, in the order in which the tool asks them.
+        number: The end of the child's id, set aside before there is a child; None for other
+            calls.
+        by: Who asked `request`.
         once: JSON that `ctx.once` has kept, by key.
         approved: Digest of the tool and the arguments that a person let it be executed with.
         proposed: The arguments before that person changed them; None where nobody did.
@@ -110,13 +143,11 @@ class CallState:
     answer: Answer | None = None
     result: ToolResult | None = attrs.field(default=None, repr=False)
     child: str | None = None
-    gate: int | None = None
-    passed: tuple[str, ...] = ()
-    place: int | None = None
-    past: tuple[Exchange, ...] = ()
+    by: Asker = THE_TOOL
     once: Mapping[str, JsonValue] = attrs.field(default=_NO_STEPS, repr=False)
     approved: str | None = None
     proposed: str | None = attrs.field(default=None, repr=False)
+    number: int | None = None
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return JSON; absent optionals are left out."""
@@ -127,21 +158,23 @@ class CallState:
             "status": self.status,
             "attempt": self.attempt,
         }
-        optional = {
+        others = {
             "request": self.request and self.request.to_dict(),
             "askedAt": self.asked_at,
             "answer": self.answer and self.answer.to_dict(),
             "result": self.result and self.result.to_dict(),
             "child": self.child,
-            "gate": self.gate,
-            "passed": list(self.passed) or None,
-            "place": self.place,
-            "past": [one.to_dict() for one in self.past] or None,
+            "gate": self.by.gate,
+            "passed": list(self.by.passed) or None,
+            "place": self.by.place,
+            "past": [one.to_dict() for one in self.by.past] or None,
             "once": dict(self.once) or None,
             "approved": self.approved,
             "proposed": self.proposed,
+            "number": self.number,
+            "before": self.by.before and self.by.before.to_dict(),
         }
-        out.update((key, value) for key, value in optional.items() if value is not None)
+        out.update((key, value) for key, value in others.items() if value is not None)
         return out
 
     @classmethod
@@ -160,29 +193,32 @@ class CallState:
         request, answer, result = data.get("request"), data.get("answer"), data.get("result")
         if data["status"] == "open" and request is None:
             raise WireFormatError("CallState.request must be there where the status is open")
-        passed = _optional("CallState", data, "passed", list) or ()
-        past = _optional("CallState", data, "past", list) or ()
-        if not all(isinstance(name, str) for name in passed):
-            raise WireFormatError("CallState.passed must be a list of strings")
         return cls(
-            id=_typed("CallState", data, "id", str),
-            name=_typed("CallState", data, "name", str),
-            arguments=_typed("CallState", data, "arguments", str),
+            id=typed("CallState", data, "id", str),
+            name=typed("CallState", data, "name", str),
+            arguments=typed("CallState", data, "arguments", str),
             status=data["status"],
-            attempt=_typed("CallState", data, "attempt", int) if "attempt" in data else 0,
+            attempt=typed("CallState", data, "attempt", int) if "attempt" in data else 0,
             request=None if request is None else Request.from_dict(request),
-            asked_at=_optional("CallState", data, "askedAt", str),
+            asked_at=optional("CallState", data, "askedAt", str),
             answer=None if answer is None else Answer.from_dict(answer),
             result=None if result is None else ToolResult.from_dict(result),
-            child=_optional("CallState", data, "child", str),
-            gate=_optional("CallState", data, "gate", int),
-            passed=tuple(passed),
-            place=_optional("CallState", data, "place", int),
-            past=tuple(map(Exchange.from_dict, past)),
-            once=_optional("CallState", data, "once", dict) or _NO_STEPS,
-            approved=_optional("CallState", data, "approved", str),
-            proposed=_optional("CallState", data, "proposed", str),
+            child=optional("CallState", data, "child", str),
+            by=Asker.from_dict(data),
+            once=optional("CallState", data, "once", dict) or _NO_STEPS,
+            approved=optional("CallState", data, "approved", str),
+            proposed=optional("CallState", data, "proposed", str),
+            number=optional("CallState", data, "number", int),
         )
+
+
+def _in_flight(data: Mapping[str, JsonValue] | None) -> CallState | None:
+    if data is None:
+        return None
+    call = CallState.from_dict(data)
+    if call.status != "started" or call.by.before is not None:
+        raise WireFormatError("CallState.before must be a call that was started")
+    return call
 
 
 @attrs.frozen
@@ -288,33 +324,29 @@ class Checkpoint:
         """
         _check_schema(data)
         data = refuse_unknown("Checkpoint", data, _KEYS, _KEYS)
-        messages = tuple(_typed("Checkpoint", data, "messages", list))
+        messages = tuple(typed("Checkpoint", data, "messages", list))
         if not all(isinstance(message, dict) for message in messages):
             raise WireFormatError("Checkpoint.messages must be a list of objects")
-        calls = tuple(map(CallState.from_dict, _typed("Checkpoint", data, "calls", list)))
+        calls = tuple(map(CallState.from_dict, typed("Checkpoint", data, "calls", list)))
         if calls and (not messages or messages[-1].get("role") != "assistant"):
             raise WireFormatError(
                 "Checkpoint.messages must end with the assistant message that made its calls"
             )
         return cls(
-            run=_typed("Checkpoint", data, "run", str),
-            base=_typed("Checkpoint", data, "base", int),
+            run=typed("Checkpoint", data, "run", str),
+            base=typed("Checkpoint", data, "base", int),
             messages=messages,
             calls=calls,
-            turns=_typed("Checkpoint", data, "turns", int),
+            turns=typed("Checkpoint", data, "turns", int),
             usage=Usage.from_dict(data["usage"]),
-            tool_calls=_typed("Checkpoint", data, "toolCalls", int),
+            tool_calls=typed("Checkpoint", data, "toolCalls", int),
         )
 
 
 def results_by_call(messages: Sequence[Message]) -> dict[str, Message]:
     """Return tool messages by the id of their call."""
-    by_id = {message.get("tool_call_id"): message for message in messages if _has_id(message)}
-    return cast("dict[str, Message]", by_id)
-
-
-def _has_id(message: Message) -> bool:
-    return isinstance(message.get("tool_call_id"), str)
+    told = [one for one in messages if isinstance(one.get("tool_call_id"), str)]
+    return {one["tool_call_id"]: one for one in told}
 
 
 def result_told(message: Message) -> ToolResult:
@@ -332,7 +364,9 @@ def _as_told(call: CallState, message: Message | None) -> CallState:
     if message is None or (call.result is not None and tool_message(call) == message):
         return call
     result = result_told(message)
-    return attrs.evolve(call, status="done", request=None, answer=None, result=result)
+    return attrs.evolve(
+        call, status="done", request=None, answer=None, result=result, by=THE_TOOL
+    )
 
 
 def last_reply(messages: Sequence[Message]) -> int | None:
@@ -364,14 +398,3 @@ def _check_schema(data: object) -> None:
         f"checkpoint schema {schema!r} cannot be read by this release (reads {known})"
         + ("; a newer toolnexus wrote it" if newer else "")
     )
-
-
-def _optional(owner: str, data: Mapping[str, JsonValue], key: str, kind: type) -> Any:
-    return None if data.get(key) is None else _typed(owner, data, key, kind)
-
-
-def _typed(owner: str, data: Mapping[str, JsonValue], key: str, kind: type) -> Any:
-    value = data[key]
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise WireFormatError(f"{owner}.{key} must be a JSON {_KINDS[kind]}, not {value!r}")
-    return value

@@ -21,6 +21,7 @@ from toolnexus.parts.part import (
     text_of_parts,
 )
 from toolnexus.suspension import LOGIN, Answer, Request
+from toolnexus.unknown import require_one_policy
 
 if TYPE_CHECKING:
     from toolnexus.client.dialogue import Dialogue
@@ -349,7 +350,8 @@ class Tool(ToolDeclaration, Protocol):
     A tool may also have `handles_decline = True`: then it runs, with `ctx.answer.ok` False,
     when its request is declined; otherwise a decline executes nothing. It may have
     `needs_approval`, as `tool` takes it, and `argument_faults(args)`, a list of texts, to say
-    itself whether the arguments that a person gives it fit; else its schema does.
+    itself whether the arguments that a person gives it fit; else its schema does. It may have
+    `retry_safe` and `on_unknown`, as `tool` takes them.
     """
 
     @property
@@ -363,6 +365,17 @@ class Tool(ToolDeclaration, Protocol):
 def handles_decline(tool: Tool) -> bool:
     """Say whether `tool` wants to run when its request is declined."""
     return getattr(tool, "handles_decline", False) is True
+
+
+def will_delegate(tool: Tool | None, arguments: str) -> bool:
+    """Say whether a call of `tool` in a runtime runs an agent as its child.
+
+    Args:
+        tool: The call's; None where it is gone.
+        arguments: JSON text.
+    """
+    delegates = getattr(tool, "delegates", None)
+    return callable(delegates) and delegates(arguments) is True
 
 
 def require_tool(value: object) -> Tool:
@@ -379,4 +392,5 @@ def require_tool(value: object) -> Tool:
     require_tool_name(value.name)  # type: ignore[attr-defined]  # checked above
     if not isinstance(value.input_schema, Mapping):  # type: ignore[attr-defined]  # likewise
         raise ConfigError(f"tool {value.name!r}: input_schema must be a mapping")  # type: ignore[attr-defined]
+    require_one_policy(value, f"tool {value.name!r}")  # type: ignore[attr-defined]  # likewise
     return value  # type: ignore[return-value]  # every member is there

@@ -12,7 +12,7 @@ import pytest
 
 from toolnexus import Answer, CallState, Checkpoint, Request, ToolResult, Usage, WireFormatError
 from toolnexus.answering import asks_approval
-from toolnexus.checkpoint import CURRENT_SCHEMA, SCHEMAS, Exchange
+from toolnexus.checkpoint import CURRENT_SCHEMA, SCHEMAS, Asker, Exchange
 
 FILES = Path(__file__).parents[1] / "wire" / "schema"
 NEGATIVE = sorted((FILES / "negative").glob("*.json"))
@@ -64,14 +64,39 @@ def test_the_first_form_is_read_whole() -> None:
 def test_the_second_form_has_what_a_call_asked_and_did() -> None:
     *_, asks, gated = Checkpoint.from_dict(frozen(2)).calls
 
-    assert (asks.place, asks.approved, asks.proposed) == (1, "sha256:00", '{"amount":50}')
-    assert asks.past == (
+    assert (asks.by.place, asks.approved, asks.proposed) == (1, "sha256:00", '{"amount":50}')
+    assert asks.by.past == (
         Exchange(Request("question", "How fast?", id="q4"), Answer("q4", True, 0)),
     )
     assert asks.once == {"open": {"case": 7}}
-    assert (gated.gate, gated.passed) == (1, ("shop.Limits", "toolnexus.approval"))
+    assert (gated.by.gate, gated.by.passed) == (1, ("shop.Limits", "toolnexus.approval"))
     assert asks_approval(gated)
     assert not asks_approval(asks)
+
+
+def test_the_third_form_has_the_numbers_of_children() -> None:
+    _, _, task, *_, ready, _ = Checkpoint.from_dict(frozen(3)).calls
+
+    assert (task.child, task.number) == ("root/shop.1/bob.1", 1)
+    assert (ready.child, ready.number, ready.status) == (None, 2, "ready")
+
+
+def test_the_third_form_has_what_a_call_was_that_may_have_run() -> None:
+    *_, asked = Checkpoint.from_dict(frozen(3)).calls
+
+    assert (asked.status, asked.answer) == ("open", None)
+    lost = CallState(
+        "call_8",
+        "charge",
+        '{"amount":9}',
+        "started",
+        1,
+        Request("question", "Which card?", id="q7"),
+        "2026-01-01T00:00:02Z",
+        Answer("q7", True, "blue"),
+        by=Asker(place=0),
+    )
+    assert asked.by == Asker(before=lost)
 
 
 @pytest.mark.parametrize("version", SCHEMAS)

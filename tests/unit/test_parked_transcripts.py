@@ -28,7 +28,7 @@ from toolnexus import (
     WireFormatError,
     relay_tool,
 )
-from toolnexus.checkpoint import CallStatus
+from toolnexus.checkpoint import Asker, CallStatus
 from toolnexus.messages import Message
 
 MakeClient = Callable[..., LlmClient]
@@ -120,7 +120,7 @@ def calls(draw: st.DrawFn) -> CallState:
         request=draw(requests) if status == "open" else None,
         answer=draw(st.none() | answers) if status == "open" else None,
         result=draw(results) if status == "done" else None,
-        gate=draw(st.none() | st.integers(0, 2)) if status == "open" else None,
+        by=Asker(draw(st.none() | st.integers(0, 2)) if status == "open" else None),
     )
 
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextvars
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from toolnexus.answering import asks_approval, require_fit, sealed
-from toolnexus.checkpoint import CallState
+from toolnexus.checkpoint import Asker, CallState
 from toolnexus.client.execution import execute_call
 from toolnexus.client.relay import merge_relays
-from toolnexus.client.turn import Asker, Execution
+from toolnexus.client.turn import Execution
 from toolnexus.codec import JsonValue
-from toolnexus.errors import Cancelled, ConfigError, InvalidAnswer, RequestExpired
+from toolnexus.errors import Cancelled, ConfigError, InvalidAnswer, RequestExpired, StoreError
 from toolnexus.events import Event, Pending, ToolResultReady
 from toolnexus.failures import failure_text
 from toolnexus.forms import check_question, login_key
 from toolnexus.messages import ToolCall
 from toolnexus.suspension import Answer, Request, copy_of, format_time
+from toolnexus.threads import wrapped
 from toolnexus.toolspec import Tool, ToolResult
 from toolnexus.workers import Job
 
@@ -50,6 +52,7 @@ def run_calls(turn: Turn, kit: Kit) -> Iterator[Event]:
     """
     asked = {call.request.id for call in turn.calls if call.request is not None}
     due = kit.host.due_calls(turn, kit.tools)
+    waiting = _to_offer_again(turn)
     # Not executed: the agent that they wait for has gone on to its next question.
     carried = [
         index
@@ -62,14 +65,35 @@ def run_calls(turn: Turn, kit: Kit) -> Iterator[Event]:
         if told == ended and turn.calls[due[told]].status == "done":
             yield _result_event(turn, due[told])
             told += 1
-    _share_questions(turn, due, kit)
-    yield from _settle_open(turn, sorted([*due[told:], *carried]), kit)
+    _share_questions(turn, sorted([*due, *_unshared(turn, waiting)]), kit)
+    yield from _settle_open(turn, sorted({*due[told:], *carried, *waiting}), kit)
+
+
+def _to_offer_again(turn: Turn) -> list[int]:
+    """Return the calls whose question nobody here was offered: another process asked it."""
+    if not turn.offers_again:
+        return []
+    turn.offers_again = False
+    return [
+        index
+        for index, call in enumerate(turn.calls)
+        if call.status == "open" and call.answer is None and call.child is None
+    ]
+
+
+def _unshared(turn: Turn, waiting: Sequence[int]) -> list[int]:
+    """Return those of `waiting` that their process left before they could wait together."""
+    asked = ((index, turn.calls[index].request) for index in waiting)
+    return [index for index, one in asked if one and "calls" not in (one.data or {})]
 
 
 def _share_questions(turn: Turn, asked: Sequence[int], kit: Kit) -> None:
     """Let calls wait together where one answer is for all of them."""
+    alone = list(turn.calls)
     merge_relays(turn, asked, kit.tools)
     _merge_logins(turn)
+    if any(call is not other for call, other in zip(alone, turn.calls, strict=True)):
+        kit.host.kept(turn)
 
 
 def _merge_logins(turn: Turn) -> None:
@@ -163,31 +187,46 @@ def _run_call(turn: Turn, index: int, kit: Kit) -> None:
         return  # not started: the settled transcript says so
     call = turn.start(index)
     try:
-        done = execute_call(turn, index, call, kit)
+        done = wrapped(partial(execute_call, turn, index, call, kit))
     except CallStalled:
         turn.stall(index)
+        kit.host.kept(turn)
         return
     except Cancelled:
         return  # in flight when the run was stopped: the settled transcript says so
+    except StoreError:
+        raise  # it is not the call that has failed: nothing more of the run could be kept
     except Exception as error:
         logger.exception("call %s of tool %s failed", call.id, call.name)
         done = Execution(ToolResult.error(f"the call failed: {failure_text(error)}"))
-    request = done.result.request
-    if request is None:
+    if done.result.request is None:
         _finish(turn, index, kit.limits.fit(done.result, len(turn.calls)), kit)
-        return
+    else:
+        _park_call(turn, index, done.result.request, done.by, kit)
+    halts = turn.calls[index].status == "open" and not any(map(_is_due, turn.calls))
+    kit.host.kept(turn, is_followed=halts)
+
+
+def _is_due(call: CallState) -> bool:
+    return call.status in ("ready", "started") or (
+        call.status == "open" and call.answer is not None
+    )
+
+
+def _park_call(turn: Turn, index: int, request: Request, by: Asker, kit: Kit) -> None:
+    """Let a call wait for an answer, or end it where the question cannot be asked."""
     asked_at = format_time(kit.clock.now())
-    child = turn.calls[index].child
-    if child is not None and done.by.place is None and _is_from(child, request):
+    call = turn.calls[index]
+    if call.child is not None and by.place is None and _is_from(call.child, request):
         # What the tool has asked before it delegates has its answers.
-        turn.open(index, request, asked_at, Asker(past=done.by.past))
+        turn.open(index, request, asked_at, Asker(past=by.past))
         return
-    problem = _problem_with(request) if child is None else _HAS_DELEGATED
+    problem = _problem_with(request) if call.child is None else _HAS_DELEGATED
     if problem is not None:
         logger.error("call %s of tool %s: %s", call.id, call.name, problem)
         _finish(turn, index, ToolResult.error(f"the question cannot be asked: {problem}"), kit)
         return
-    turn.open(index, kit.host.surface(request), asked_at, done.by)
+    turn.open(index, kit.host.surface(request), asked_at, by)
 
 
 def _problem_with(request: Request) -> str | None:
@@ -240,9 +279,8 @@ def _interpret(turn: Turn, index: int, kit: Kit, asked: set[str]) -> Iterator[Ev
         if interpreter is None:
             return
         answer = sealed(request, _ask_inline(interpreter, call, request, kit), kit.vault)
-        kit.host.answered_inline(request, answer)
+        kit.host.answered_inline(turn, index, request, answer)
         kit.cancel.raise_if_cancelled()
-        turn.answer(index, answer)
         _run_call(turn, index, kit)
         _share_questions(turn, [index], kit)  # a gate's question may have come before its own
         again = turn.calls[index]
@@ -254,11 +292,12 @@ def _interpret(turn: Turn, index: int, kit: Kit, asked: set[str]) -> Iterator[Ev
             _give_up(turn, index, kit.tools)
             unresolved = ToolResult.error(f"unresolved: {again.request.prompt}")
             _finish(turn, index, kit.limits.fit(unresolved, len(turn.calls)), kit)
+            kit.host.kept(turn)
 
 
 def _is_returned(call: CallState) -> bool:
-    """Whether the question comes from no gate and no `ctx.ask`: the tool returned it."""
-    return call.gate is None and call.place is None
+    """Whether the tool returned the question: it comes from nobody else."""
+    return call.by.gate is None and call.by.place is None and call.by.before is None
 
 
 def give_up_open_calls(

@@ -14,7 +14,7 @@ from toolnexus.answering import unsealed
 from toolnexus.checkpoint import CallState, Exchange
 from toolnexus.clock import Clock
 from toolnexus.codec import JsonValue
-from toolnexus.errors import ConfigError, Declined, WireFormatError
+from toolnexus.errors import ConfigError, Declined, StoreError, WireFormatError
 from toolnexus.forms import check_question, is_same_question, masked
 from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import ToolResult
@@ -56,10 +56,17 @@ class Dialogue:
         mask: Puts `***` for what the answers say in secret; None where nothing is that could
             be told apart in a text.
         has_secrets: Whether they say anything in secret.
+        failure: Why the run cannot go on, whatever the tool does; None where it can.
     """
 
     def __init__(
-        self, turn: Turn, index: int, call: CallState, vault: Vault, clock: Clock
+        self,
+        turn: Turn,
+        index: int,
+        call: CallState,
+        vault: Vault,
+        clock: Clock,
+        kept: Callable[[], None],
     ) -> None:
         """Begin an execution.
 
@@ -69,30 +76,35 @@ class Dialogue:
             call: As it was before this execution, its accepted answer included.
             vault: Where secrets are, and results that have one in them.
             clock: Says when a question is asked.
+            kept: Called when a step has been noted in the turn, before the tool goes on.
         """
-        self.past = call.past
+        self.past = call.by.past
         self.verdict: ToolResult | None = None
         self.place: int | None = None
         self.mask: Callable[[Any], Any] | None = None
         self.has_secrets = False
+        self.failure: StoreError | None = None
         self._turn = turn
         self._index = index
         self._vault = vault
         self._clock = clock
+        self._kept = kept
         self._once = call.once
         self._asked = 0
         self._is_in_step = False
         self._is_over = False
         # A tool may have threads of its own; re-entrant, for a step may have steps.
         self._lock = threading.RLock()
-        if call.request is not None:
-            self._take_up(call, call.request)
+        if call.request is not None or call.by.past:
+            self._take_up(call)
 
-    def _take_up(self, call: CallState, request: Request) -> None:
-        """Go on where the call has asked `request`."""
-        if call.place is not None and call.answer is not None:
-            self.past = (*call.past, Exchange(request, call.answer))
-        ids = [request.id, *(one.request.id for one in call.past)]
+    def _take_up(self, call: CallState) -> None:
+        """Go on where the call has asked before."""
+        request = call.request
+        if call.by.place is not None and call.answer is not None and request is not None:
+            self.past = (*call.by.past, Exchange(request, call.answer))
+        asked = [one.request for one in call.by.past]
+        ids = [one.id for one in ([*asked, request] if request is not None else asked)]
         secrets = tuple(filter(None, map(self._vault.get, ids)))
         self.mask, self.has_secrets = masker(secrets), bool(secrets)
 
@@ -182,8 +194,16 @@ class Dialogue:
         self._once = {**self._once, key: kept}
         if not self._is_over:  # or it would be noted for another call
             self._turn.note_once(self._index, key, kept)
+            self._tell_kept()
         if failure is not None:
             raise ConfigError(failure)
+
+    def _tell_kept(self) -> None:
+        try:
+            self._kept()
+        except StoreError as error:
+            self.failure = error
+            raise Unwind(self) from None
 
     def _request(
         self,
@@ -221,7 +241,7 @@ class Dialogue:
         if self._is_over:
             raise ConfigError(_AFTER)
         # The tool has caught what it may not catch.
-        if self.verdict is not None:
+        if self.verdict is not None or self.failure is not None:
             raise Unwind(self)
 
     def _end(self, verdict: ToolResult) -> Unwind:

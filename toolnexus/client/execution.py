@@ -12,11 +12,12 @@ import attrs
 
 from toolnexus import codec
 from toolnexus.answering import is_expired, is_refused, unsealed
-from toolnexus.checkpoint import CallState
+from toolnexus.checkpoint import THE_TOOL, Asker, CallState
 from toolnexus.client.dialogue import Dialogue, Unwind
 from toolnexus.client.gates import pass_gates, take_approval
+from toolnexus.client.recovering import gone_text, not_again_text
 from toolnexus.client.tracing import NO_SPAN, call_attributes, end_call, end_failed
-from toolnexus.client.turn import Asker, Execution
+from toolnexus.client.turn import Execution
 from toolnexus.codec import JsonValue
 from toolnexus.errors import Cancelled, Declined, WireFormatError
 from toolnexus.failures import failure_text, log_failure
@@ -25,11 +26,12 @@ from toolnexus.messages import ToolCall
 from toolnexus.parts.media import without_base64
 from toolnexus.parts.part import Part, text_of_parts
 from toolnexus.schema import faults, misfit_text, parse_arguments
-from toolnexus.suspension import Answer
+from toolnexus.suspension import Answer, Request
 from toolnexus.toolspec import (
     Tool,
     ToolContext,
     ToolResult,
+    will_delegate,
 )
 
 if TYPE_CHECKING:
@@ -58,13 +60,14 @@ def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution
     """
     tool = kit.tools.get(call.name)
     if tool is None:
-        gone = "" if call.attempt == 0 else " (no longer available)"
-        return Execution(ToolResult.error(f"Unknown tool: {call.name}{gone}"))
+        return Execution(ToolResult.error(gone_text(call)))
     call = _expired(call, kit)
     if call.answer is not None and call.request is not None and is_refused(call, tool):
-        return Execution(ToolResult.error(call.answer.declined_text(call.request)))
-    if call.attempt == 0 and call.gate is None:
-        refused = kit.host.reserve_call()
+        return Execution(ToolResult.error(_refusal(call, call.answer, call.request)))
+    if call.by.before is not None:
+        call = turn.again(index)
+    if call.attempt == 0 and call.by.gate is None:
+        refused = kit.host.reserve_call(turn, index)
         if refused is not None:
             return Execution(ToolResult.error(f"not executed: budget exhausted ({refused})"))
     args = parse_arguments(call.arguments, tool.input_schema)
@@ -79,6 +82,10 @@ def execute_call(turn: Turn, index: int, call: CallState, kit: Kit) -> Execution
         return _misfit(tool, args) or _run(turn, index, call, tool, args, kit)
     finally:
         conversations_in_use.reset(token)
+
+
+def _refusal(call: CallState, answer: Answer, request: Request) -> str:
+    return answer.declined_text(request) if call.by.before is None else not_again_text(answer)
 
 
 def _expired(call: CallState, kit: Kit) -> CallState:
@@ -116,7 +123,10 @@ def _run(
         kit.host.note_stopped(call.request)
     # The hooks may have taken their time.
     kit.cancel.raise_if_cancelled()
-    done = stopped or _misfit(tool, args) or _execute(tool, as_asked, args, context, kit)
+    done = stopped or _misfit(tool, args)
+    if done is None:
+        _enter(turn, index, tool, context, kit)
+        done = _execute(tool, as_asked, args, context, kit)
     result = done.result
     kit.meter.emit(
         "tool",
@@ -134,6 +144,20 @@ def _run(
     if stopped is None and turn.calls[index].proposed is not None:
         result = _with_note(result, args)
     return Execution(result)
+
+
+def _enter(turn: Turn, index: int, tool: Tool, context: ToolContext, kit: Kit) -> None:
+    """Note that the tool is executed from here on.
+
+    Raises:
+        StoreError: It could not be noted, so that the tool must not be executed.
+    """
+    # What runs a child has no effect of its own: it finds the child again.
+    runs_child = context.delegate is not None
+    if runs_child and will_delegate(tool, turn.calls[index].arguments):
+        return
+    turn.enter(index)
+    kit.host.entering(turn, index)
 
 
 def _with_note(result: ToolResult, args: Mapping[str, JsonValue]) -> ToolResult:
@@ -161,15 +185,15 @@ def _context(turn: Turn, index: int, call: CallState, kit: Kit) -> ToolContext:
         handle_id=kit.host.handle_id,
         deadline=deadline,
         delegate=kit.host.delegate_for(turn, index),
-        dialogue=Dialogue(turn, index, call, kit.vault, kit.clock),
+        dialogue=Dialogue(turn, index, call, kit.vault, kit.clock, lambda: kit.host.kept(turn)),
     )
 
 
 def _answer_for_tool(call: CallState, kit: Kit) -> Answer | None:
     """Return the answer to the tool's own question; None where it has to ask again."""
-    if call.answer is None or call.request is None or call.gate is not None:
+    if call.answer is None or call.request is None or call.by.gate is not None:
         return None
-    if call.place is not None:
+    if call.by.place is not None:
         # `ctx.ask` gives it, there: a tool that then looks at `ctx.answer` for the yes to a
         # question that it returns would take this for it.
         return None
@@ -183,6 +207,8 @@ def _execute(
     dialogue = context.dialogue
     if result.request is None or dialogue is None:
         return Execution(result)
+    if dialogue.place is None and not dialogue.past:
+        return Execution(result, THE_TOOL)
     return Execution(result, Asker(place=dialogue.place, past=dialogue.past))
 
 
@@ -203,7 +229,11 @@ def _traced(
 
 
 def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-    """Return what the tool gave, without the secrets that it was told."""
+    """Return what the tool gave, without the secrets that it was told.
+
+    Raises:
+        StoreError: A step of the tool could not be noted.
+    """
     dialogue = context.dialogue
     if dialogue is None:
         return _result_of_tool(tool, args, context)
@@ -215,6 +245,8 @@ def _call_tool(tool: Tool, args: dict[str, JsonValue], context: ToolContext) -> 
         result = ToolResult("")  # the verdict stands in its place
     finally:
         dialogue.end()
+    if dialogue.failure is not None:
+        raise dialogue.failure
     if dialogue.verdict is not None:
         return dialogue.verdict
     return result if dialogue.mask is None else _masked(result, dialogue.mask)

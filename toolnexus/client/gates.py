@@ -21,8 +21,8 @@ from toolnexus.approvals import (
     verdict_of,
     wants_approval,
 )
-from toolnexus.checkpoint import CallState
-from toolnexus.client.turn import Asker, Execution
+from toolnexus.checkpoint import Asker, CallState
+from toolnexus.client.turn import Execution
 from toolnexus.codec import JsonValue
 from toolnexus.messages import ToolCall
 from toolnexus.schema import misfit_text, parse_arguments
@@ -51,7 +51,8 @@ def take_approval(
     digest = digest_of(call.name, edited)
     turn.approve(index, digest, codec.dumps(edited))
     # The hooks look at what a person has changed as at what a model has said.
-    return attrs.evolve(call, approved=digest, passed=(APPROVAL_GATE,)), edited
+    by = attrs.evolve(call.by, passed=(APPROVAL_GATE,))
+    return attrs.evolve(call, approved=digest, by=by), edited
 
 
 def pass_gates(
@@ -66,15 +67,15 @@ def pass_gates(
     Returns:
         The arguments to execute with, and what a gate put in the execution's place, if any did.
     """
-    if call.attempt > 0 and call.gate is None:
+    if call.attempt > 0 and call.by.gate is None:
         return args, None
     if not _has_gates(tool, kit):
         return args, None
     # The dialogue is the tool's: a gate that asks returns its question.
     context = attrs.evolve(context, dialogue=None)
-    passed = list(call.passed)
-    if call.gate is not None and not passed:  # as the first form had it
-        passed = list(kit.hooks.gate_names[: call.gate + 1])
+    passed = list(call.by.passed)
+    if call.by.gate is not None and not passed:  # as the first form had it
+        passed = list(kit.hooks.gate_names[: call.by.gate + 1])
     known = list(passed)
     for position, before in enumerate(kit.hooks.before_tool):
         name = kit.hooks.gate_names[position]

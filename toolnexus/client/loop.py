@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from toolnexus.approvals import ApprovalPolicy
+from toolnexus.approvals import ApprovalPolicy, gate_of
 from toolnexus.cancel import CancelToken
 from toolnexus.client.asking import Model, RequestRefused, Terms
 from toolnexus.client.calls import results_known, run_calls
@@ -79,8 +79,8 @@ class Host(Protocol):
     def count_reply(self, reply: ModelReply) -> None:
         """Add a reply's usage to the books."""
 
-    def reserve_call(self) -> str | None:
-        """Book one tool call, or name the limit that forbids it."""
+    def reserve_call(self, turn: Turn, index: int) -> str | None:
+        """Book the call at `index`, or name the limit that forbids it."""
 
     def surface(self, request: Request) -> Request:
         """Return a tool's request as the outside will know it, its id unique."""
@@ -101,11 +101,36 @@ class Host(Protocol):
             Cancelled: The run was stopped.
         """
 
-    def answered_inline(self, request: Request, answer: Answer) -> None:
-        """Note what it was decided.
+    def answered_inline(self, turn: Turn, index: int, request: Request, answer: Answer) -> None:
+        """Give the call at `index` what was decided of its request, and note that.
 
         Raises:
             Cancelled: The run was stopped meanwhile; the answer counts for nothing.
+        """
+
+    def entering(self, turn: Turn, index: int) -> None:
+        """Note that the call at `index` is about to be in its tool.
+
+        Called on the thread that will execute the tool. One that runs a child is never told of:
+        it can be reattached to.
+
+        Raises:
+            StoreError: It could not be noted; the tool is not executed, and the run ends.
+        """
+
+    def kept(self, turn: Turn, *, is_followed: bool = False) -> None:
+        """Note how far the turn has come.
+
+        Called when a reply is in, and when a call has ended, parked, stalled or done a step of
+        `ctx.once`: on the thread that did it, on several at a time, before anything follows.
+
+        Args:
+            turn: The turn.
+            is_followed: Whether there is something to be noted at once: a call that enters its
+                tool, or that the run halts or ends. It may then be noted together with that.
+
+        Raises:
+            StoreError: It could not be noted; the run ends.
         """
 
     def delegate_for(self, turn: Turn, index: int) -> Callable[[Any, str], ToolResult] | None:
@@ -166,6 +191,7 @@ def run_loop(turn: Turn, kit: Kit) -> Generator[Event, None, Outcome]:
     Raises:
         Cancelled: The token was thrown or its deadline has passed.
         LlmError: The model could not be asked; the turn is as it was before that request.
+        StoreError: The host could not note what was done.
     """
     while True:
         kit.cancel.raise_if_cancelled()
@@ -232,17 +258,35 @@ def _ask(turn: Turn, kit: Kit) -> Generator[Event, None, ModelReply]:
         reply = yield from kit.model.stream(request, terms)
     else:
         reply = kit.model.ask(request, terms)
-    # Before the hooks: whatever they do, the reply was paid for and is not lost.
-    kit.host.count_reply(reply)
-    turn.add_reply(reply)
-    if reply.truncated:
-        for index in range(len(reply.calls)):
-            turn.finish(index, ToolResult.error(CUT_OFF))
+    # Before the hooks: whatever they do, the reply was paid for and is not lost. In one step,
+    # so that nobody sees the one without the other.
+    with turn.lock:
+        kit.host.count_reply(reply)
+        turn.add_reply(reply)
+        if reply.truncated:
+            for index in range(len(reply.calls)):
+                turn.finish(index, ToolResult.error(CUT_OFF))
+    kit.host.kept(turn, is_followed=_is_followed(reply, kit))
     kit.hooks.tell_reply(request, reply)
     if reply.text and not streams:
         # For a stream that has joined meanwhile.
         yield TextDelta(reply.text)
     return reply
+
+
+def _is_followed(reply: ModelReply, kit: Kit) -> bool:
+    """Whether the next thing is that a call enters its tool, or that the run ends.
+
+    Not where code of others is in between, which may take its time.
+    """
+    hooks = kit.hooks
+    if reply.truncated or hooks.after_llm or hooks.before_tool or kit.approval_policy:
+        return False
+    for call in reply.calls:
+        tool = kit.tools.get(call.name)
+        if tool is not None and gate_of(tool) is not None:
+            return False
+    return True
 
 
 def _request(turn: Turn, kit: Kit) -> ModelRequest:

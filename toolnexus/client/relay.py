@@ -35,6 +35,7 @@ class RelayTool:
     source: ClassVar[str] = "relay"
     handles_decline: ClassVar[bool] = True
     relays: ClassVar[bool] = True
+    retry_safe: ClassVar[bool] = True
 
     def execute(self, args: dict[str, JsonValue], ctx: ToolContext) -> ToolResult:  # noqa: ARG002
         """Ask the host for the result, or take it out of the host's answer."""
@@ -96,7 +97,8 @@ def merge_relays(turn: Turn, due: Sequence[int], tools: Mapping[str, Tool]) -> N
         index
         for index in due
         if turn.calls[index].status == "open"
-        and turn.calls[index].gate is None
+        and turn.calls[index].by.gate is None
+        and turn.calls[index].by.before is None
         and turn.calls[index].answer is None
         and getattr(tools.get(turn.calls[index].name), "relays", False) is True
     ]

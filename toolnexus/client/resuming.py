@@ -17,7 +17,8 @@ from toolnexus.checkpoint import (
     results_by_call,
     tool_message,
 )
-from toolnexus.client.turn import Turn, superseded_call
+from toolnexus.client.states import superseded_call
+from toolnexus.client.turn import Turn
 from toolnexus.clock import Clock
 from toolnexus.codec import canonical
 from toolnexus.errors import (

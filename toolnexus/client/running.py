@@ -343,7 +343,7 @@ class _BareHost:
     def count_reply(self, reply: ModelReply) -> None:
         pass
 
-    def reserve_call(self) -> str | None:
+    def reserve_call(self, turn: Turn, index: int) -> str | None:  # noqa: ARG002
         return None
 
     def surface(self, request: Request) -> Request:
@@ -361,7 +361,19 @@ class _BareHost:
     def ask_inline(self, request: Request) -> WaitFor | None:  # noqa: ARG002
         return self._wait_for
 
-    def answered_inline(self, request: Request, answer: Answer) -> None:
+    def answered_inline(
+        self,
+        turn: Turn,
+        index: int,
+        request: Request,  # noqa: ARG002
+        answer: Answer,
+    ) -> None:
+        turn.answer(index, answer)
+
+    def entering(self, turn: Turn, index: int) -> None:
+        pass
+
+    def kept(self, turn: Turn, *, is_followed: bool = False) -> None:
         pass
 
     def delegate_for(

@@ -6,11 +6,19 @@ import secrets
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any
 
 import attrs
 
-from toolnexus.checkpoint import CallState, Checkpoint, Exchange, tool_message
+from toolnexus.checkpoint import THE_TOOL, Asker, CallState, Checkpoint, tool_message
+from toolnexus.client.states import (
+    THE_PROCESS_ENDED,
+    begun_call,
+    due_again,
+    reattaching_call,
+    settle_call,
+    superseded_call,
+)
 from toolnexus.codec import JsonValue
 from toolnexus.messages import ANSWERED as RECORDED
 from toolnexus.messages import Message, Usage
@@ -18,34 +26,6 @@ from toolnexus.suspension import Answer, Request, new_request_id
 from toolnexus.toolspec import ToolResult
 from toolnexus.wire.base import ModelReply
 from toolnexus.wire.content import text_of
-
-NOT_STARTED: Final = "not executed: {reason}"
-UNKNOWN_OUTCOME: Final = (
-    "{reason} while the call was in flight: it may or may not have taken effect"
-)
-ANSWERED: Final = "not executed: {reason} after the question was answered: {prompt}"
-UNANSWERED: Final = "not executed: {reason} before the question was answered: {prompt}"
-CHILD_UNANSWERED: Final = "{reason} before the agent's question was answered: {prompt}"
-
-
-@attrs.frozen
-class Asker:
-    """Who asks a call's question: its tool, a `ctx.ask` of it, or a gate before it.
-
-    Attributes:
-        gate: See `CallState.gate`.
-        passed: See `CallState.passed`.
-        place: See `CallState.place`.
-        past: See `CallState.past`.
-    """
-
-    gate: int | None = None
-    passed: tuple[str, ...] = ()
-    place: int | None = None
-    past: tuple[Exchange, ...] = ()
-
-
-THE_TOOL: Final = Asker()
 
 
 @attrs.frozen
@@ -68,7 +48,10 @@ class Turn:
     between two steps. Messages are never changed once they are in.
     """
 
-    __slots__ = ("base", "calls", "lock", "messages", "run", "tool_calls", "turns", "usage")
+    __slots__ = (
+        *("_booked", "_outside", "base", "calls", "lock", "messages", "offers_again", "run"),
+        *("tool_calls", "turns", "usage"),
+    )
 
     def __init__(
         self,
@@ -86,16 +69,35 @@ class Turn:
         self.turns = 0
         self.usage = Usage()
         self.tool_calls = 0
+        # Started calls that have not come to their tools, as they were before.
+        self._outside: dict[int, CallState] = {}
+        # Calls that a budget has counted.
+        self._booked: set[int] = set()
+        # Whether what was open before has to be offered to an inline interpreter once more.
+        self.offers_again = False
 
     @classmethod
     def restore(
-        cls, saved: Checkpoint, lock: AbstractContextManager[Any] | None = None
+        cls,
+        saved: Checkpoint,
+        lock: AbstractContextManager[Any] | None = None,
+        *,
+        keeps_in_flight: bool = False,
     ) -> Turn:
-        """Return the turn that `saved` was taken from."""
+        """Return the turn that `saved` was taken from.
+
+        Args:
+            saved: The value.
+            lock: Guards the turn; one of its own unless given.
+            keeps_in_flight: Leave the calls that were in flight to `recover_calls`, which must
+                decide on them before the turn goes on.
+        """
         turn = cls(saved.messages, saved.base, lock, saved.run)
         # Nobody can have saved a call in flight but a process that is no more.
         turn.calls = [
-            settle_call(call, "the process ended") if call.status == "started" else call
+            settle_call(call, THE_PROCESS_ENDED)
+            if call.status == "started" and not keeps_in_flight
+            else call
             for call in saved.calls
         ]
         turn.turns = saved.turns
@@ -124,34 +126,71 @@ class Turn:
             self.usage = self.usage + reply.usage
             self.tool_calls += len(reply.calls)
             self.calls = [CallState(call.id, call.name, call.arguments) for call in reply.calls]
+            self._outside, self._booked = {}, set()
+
+    def stored(self) -> Checkpoint:
+        """Return the turn as a store should have it; see `stored_calls`."""
+        with self.lock:
+            return attrs.evolve(self.checkpoint(), calls=self.stored_calls())
+
+    def stored_calls(self) -> tuple[CallState, ...]:
+        """Return the calls as a store should have them, so that another process may go on.
+
+        In flight is what is in its tool, and nothing else: one that its gates still look at
+        stands where it stood before, but for its steps. One that runs a child reattaches to it.
+        """
+        with self.lock:
+            return tuple(self._stored(index, call) for index, call in enumerate(self.calls))
+
+    def _stored(self, index: int, call: CallState) -> CallState:
+        if call.status != "started":
+            return call
+        if call.child is not None:
+            return reattaching_call(call)
+        before = self._outside.get(index)
+        return call if before is None else attrs.evolve(before, once=call.once)
 
     def start(self, index: int) -> CallState:
-        """Mark a call as in flight and return it as it was.
+        """Mark a call as begun and return it as it was.
 
         An accepted answer stays with it until there is a result: what is lost on the way
         does not lose the answer.
         """
         with self.lock:
-            call = self.calls[index]
-            self.calls[index] = CallState(
-                call.id,
-                call.name,
-                call.arguments,
-                "started",
-                call.attempt + 1,
-                call.request,
-                call.asked_at,
-                call.answer,
-                child=call.child,
-                gate=call.gate,
-                passed=call.passed,
-                place=call.place,
-                past=call.past,
-                once=call.once,
-                approved=call.approved,
-                proposed=call.proposed,
-            )
+            call = self._outside[index] = self.calls[index]
+            self.calls[index] = begun_call(call)
             return call
+
+    def note_booked(self, index: int) -> None:
+        """Note that a budget has counted a call."""
+        with self.lock:
+            self._booked.add(index)
+
+    def booked_in_vain(self) -> int:
+        """Return how many calls are counted anew by who goes on from `stored_calls`."""
+        with self.lock:
+            return sum(
+                1
+                for index in self._booked & self._outside.keys()
+                if self.calls[index].status == "started" and self.calls[index].child is None
+            )
+
+    def again(self, index: int) -> CallState:
+        """Begin a call anew that a person lets run again, and return it as it then is.
+
+        It has what it had when it was lost: its key, its answer, what it has asked and done.
+        """
+        with self.lock:
+            lost = self.calls[index].by.before
+            assert lost is not None  # noqa: S101 - nobody else was asked about
+            call = due_again(lost)
+            self.calls[index] = begun_call(call)
+            return call
+
+    def enter(self, index: int) -> None:
+        """Mark a begun call as in flight: from here on its tool may have taken effect."""
+        with self.lock:
+            self._outside.pop(index, None)
 
     def key_of(self, index: int) -> str:
         """Return the text that is the same for every execution of a call, and of no other."""
@@ -164,7 +203,7 @@ class Turn:
     def secrets_of(self, index: int) -> list[str]:
         """Return what the vault may have of a call alone: a login may be others' too."""
         call = self.calls[index]
-        asked = [one.request for one in call.past]
+        asked = [one.request for one in call.by.past]
         if call.request is not None:
             asked.append(call.request)
         own = [one.id for one in asked if one.resource is None]
@@ -221,6 +260,7 @@ class Turn:
                 in_use.update(recorded if isinstance(recorded, dict) else ())
             if call.child is None and request.id in in_use:
                 request = attrs.evolve(request, id=new_request_id())
+            self._outside.pop(index, None)
             self.calls[index] = attrs.evolve(
                 call,
                 status="open",
@@ -229,11 +269,13 @@ class Turn:
                 request=request,
                 asked_at=asked_at,
                 answer=None,
-                gate=by.gate,
-                passed=by.passed,
-                place=by.place,
-                past=by.past,
+                by=by,
             )
+
+    def reserve(self, index: int, number: int) -> None:
+        """Set the end of a child's id aside for a delegating call."""
+        with self.lock:
+            self.calls[index] = attrs.evolve(self.calls[index], number=number)
 
     def attach(self, index: int, child: str) -> None:
         """Record which handle a delegating call runs."""
@@ -258,6 +300,7 @@ class Turn:
     def stall(self, index: int) -> None:
         """Let a delegating call wait for a retry of its child."""
         with self.lock:
+            self._outside.pop(index, None)
             self.calls[index] = attrs.evolve(self.calls[index], status="stalled")
 
     def retry_stalled(self) -> None:
@@ -272,7 +315,8 @@ class Turn:
         """Give a call its final result."""
         with self.lock:
             call = self.calls[index]
-            # Spelled out, as in `start`: `evolve` looks at every field, for each call twice.
+            self._outside.pop(index, None)
+            # Spelled out, as in `begun_call`.
             self.calls[index] = CallState(
                 call.id,
                 call.name,
@@ -281,7 +325,6 @@ class Turn:
                 call.attempt,
                 result=result,
                 child=call.child,
-                gate=call.gate,
                 proposed=call.proposed,
             )
 
@@ -311,39 +354,10 @@ class Turn:
             ]
 
 
-SUPERSEDED: Final = "not executed: the user sent a new message"
-
-
-def superseded_call(call: CallState) -> CallState:
-    """Return `call` with a result; an open one was never decided, for the user went on."""
-    if call.result is not None:
-        return call
-    result = ToolResult.error(SUPERSEDED)
-    return attrs.evolve(call, status="done", request=None, answer=None, result=result)
-
-
 def superseded_transcript(turn: Turn) -> list[Message]:
     """Return the messages of a parked turn with every open call settled as not executed."""
     settled = map(superseded_call, turn.calls)
     return [*turn.messages, *map(tool_message, settled)]
-
-
-def settle_call(call: CallState, reason: str) -> CallState:
-    """Return `call` with a result; one that has none is told what is known of it."""
-    if call.result is not None:
-        return call
-    if call.status == "ready" and call.child is None:
-        text = NOT_STARTED.format(reason=reason)
-    elif call.status == "open" and call.request is not None:
-        form = UNANSWERED if call.child is None else CHILD_UNANSWERED
-        if call.answer is not None:
-            form = ANSWERED
-        text = form.format(reason=reason, prompt=call.request.prompt)
-    else:
-        text = UNKNOWN_OUTCOME.format(reason=reason)
-    return attrs.evolve(
-        call, status="done", request=None, answer=None, result=ToolResult.error(text)
-    )
 
 
 def settled_checkpoint(turn: Turn, reason: str) -> Checkpoint:

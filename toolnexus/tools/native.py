@@ -35,6 +35,7 @@ from toolnexus.toolspec import (
     ToolResult,
     require_tool_name,
 )
+from toolnexus.unknown import OnUnknown, require_policy
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ class NativeTool(Generic[P, R_co]):
         input_schema: JSON Schema of the arguments.
         handles_decline: Whether it runs, with `ctx.answer.ok` False, on a declined request too.
         needs_approval: When a person is asked before it runs; see `tool`.
+        retry_safe: Whether a call that may have run may run again; see `tool`.
+        on_unknown: What is done about one where it may not; see `tool`.
         source: Always `native`.
     """
 
@@ -70,6 +73,8 @@ class NativeTool(Generic[P, R_co]):
     input_schema: Mapping[str, JsonValue] = attrs.field(repr=False)
     handles_decline: bool = False
     needs_approval: NeedsApproval = False
+    retry_safe: bool = False
+    on_unknown: OnUnknown = "error"
     source: str = attrs.field(default="native", init=False)
     _signature: Signature = attrs.field(repr=False)
     _needs_instance: bool = attrs.field(default=False, repr=False)
@@ -143,6 +148,8 @@ def tool(
     input_schema: Mapping[str, JsonValue] | None = None,
     handles_decline: bool = False,
     needs_approval: NeedsApproval = False,
+    retry_safe: bool = False,
+    on_unknown: OnUnknown = "error",
 ) -> NativeTool[P, R_co]: ...
 @overload
 def tool(
@@ -154,6 +161,8 @@ def tool(
     input_schema: Mapping[str, JsonValue] | None = None,
     handles_decline: bool = False,
     needs_approval: NeedsApproval = False,
+    retry_safe: bool = False,
+    on_unknown: OnUnknown = "error",
 ) -> Callable[[Callable[P, R_co]], NativeTool[P, R_co]]: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -164,6 +173,8 @@ def tool(
     input_schema: Mapping[str, JsonValue] | None = None,
     handles_decline: bool = False,
     needs_approval: NeedsApproval = False,
+    retry_safe: bool = False,
+    on_unknown: OnUnknown = "error",
 ) -> Any:
     """Make a tool of a function: `@tool`, `@tool(name=...)` or `tool(fn, name=...)`.
 
@@ -184,8 +195,13 @@ def tool(
         needs_approval: Ask a person before it runs. True; or the question, in which `{name}`
             stands for an argument; or a function of arguments and context that returns a bool
             or the question, and that asks where it raises.
+        retry_safe: A call that was in flight when its process ended runs again by itself, with
+            the same `idempotency_key`: the tool only reads, or gives the key to what it calls.
+        on_unknown: Else the model is told that its outcome is unknown; `ask` asks a person
+            whether it runs again.
 
     Raises:
+        ConfigError: It is to run again, and a person is to be asked as well.
         ToolSchemaError: No model could call it; the message names function and parameter.
     """
     options = {
@@ -194,6 +210,8 @@ def tool(
         "input_schema": input_schema,
         "handles_decline": handles_decline,
         "needs_approval": needs_approval,
+        "retry_safe": retry_safe,
+        "on_unknown": on_unknown,
     }
     if fn is not None:
         return _make(fn, _caller(), **options)
@@ -215,11 +233,13 @@ def _make(
     input_schema: Any,
     handles_decline: Any,
     needs_approval: Any,
+    **policy: Any,
 ) -> NativeTool[..., Any]:
     fn = getattr(fn, "__func__", fn) if isinstance(fn, staticmethod) else fn
     written = plain_function(fn) if callable(fn) else fn
     label = getattr(written, "__qualname__", repr(fn))
     _require_function(fn, label)
+    require_policy(**policy, owner=label)
     parameters, needs_instance = parameters_of(fn, label)
     documentation = read_docstring(written.__doc__)
     scope = scope_of(fn, caller)
@@ -235,6 +255,7 @@ def _make(
         input_schema=signature.schema,
         handles_decline=handles_decline,
         needs_approval=_checked_gate(needs_approval, signature, label),
+        **policy,
         signature=signature,
         needs_instance=needs_instance,
     )
