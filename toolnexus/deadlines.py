@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from toolnexus.clock import Clock, Signal
+from toolnexus.threads import OwnThread, WrapJob, wrapped
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,10 @@ class Deadlines:
     raises is logged.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, wrap_job: WrapJob | None = None) -> None:
+        """Watch `clock`; `wrap_job` is the host's hook around what is called."""
         self._clock = clock
+        self._wrap_job = wrap_job
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -59,9 +62,7 @@ class Deadlines:
             heapq.heappush(self._heap, (instant, next(self._serial), entry))
             self._live += 1
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._watch, name="toolnexus-deadlines", daemon=True
-                )
+                self._thread = OwnThread(self._watch, "toolnexus-deadlines", self._wrap_job)
                 self._start_locked()
             changed = self._changed
         changed.set()
@@ -119,9 +120,7 @@ class Deadlines:
                 self._clock.wait(changed, max(left, 0.0))
                 continue
             # Foreign code may be called: it must not keep the other deadlines waiting.
-            thread = threading.Thread(
-                target=_do, args=(due,), name="toolnexus-deadline", daemon=True
-            )
+            thread = OwnThread(_do, "toolnexus-deadline", self._wrap_job, (due,))
             if not self._started(thread):
                 # The machine gives no more threads; late is better than never.
                 _do(due)
@@ -150,6 +149,6 @@ class Deadlines:
 
 def _do(action: Callable[[], object]) -> None:
     try:
-        action()
+        wrapped(action)
     except BaseException:
         logger.exception("what was to be done at a deadline failed")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from toolnexus.clock import Clock, RealClock, Signal
+from toolnexus.threads import OwnThread, WrapJob
 
 logger = logging.getLogger(__name__)
 
@@ -88,11 +89,17 @@ class WorkerPool:
 
     Daemon threads, so that a script that ends does not wait for a slow model; `close` joins
     them. A fork's child starts with none. Thread-safe.
+
+    Attributes:
+        wrap_job: The host's hook around what is done on them.
     """
 
-    def __init__(self, max_workers: int, name: str = "toolnexus") -> None:
+    def __init__(
+        self, max_workers: int, name: str = "toolnexus", wrap_job: WrapJob | None = None
+    ) -> None:
         self._max_workers = max_workers
         self._name = name
+        self.wrap_job = wrap_job
         self._started = 0
         self.after_fork()
 
@@ -106,9 +113,12 @@ class WorkerPool:
         self._is_closed = False
 
     def submit(self, job: Claimable) -> bool:
-        """Queue `job`; False on a closed pool, where nobody but a waiter will run it."""
+        """Queue `job`; False where nobody but a waiter will run it.
+
+        That is on a closed pool, and on one that has no workers.
+        """
         with self._condition:
-            if self._is_closed:
+            if self._is_closed or not self._max_workers:
                 return False
             self._jobs.append(job)
             if self._idle >= len(self._jobs):
@@ -117,9 +127,7 @@ class WorkerPool:
             if len(self._threads) >= self._max_workers:
                 return True
             self._started += 1
-            thread = threading.Thread(
-                target=self._work, name=f"{self._name}-{self._started}", daemon=True
-            )
+            thread = OwnThread(self._work, f"{self._name}-{self._started}", self.wrap_job)
             self._threads.add(thread)
         try:
             thread.start()

@@ -59,6 +59,17 @@ def test_the_values_load_no_http() -> None:
     assert not loaded & {"requests", "urllib3", "ssl", "sqlite3"}
 
 
+def test_a_database_is_loaded_with_the_store_that_needs_it() -> None:
+    drivers = {"sqlite3", "psycopg", "psycopg_pool"}
+    names = "from toolnexus.stores import RunStore, open_store"
+
+    assert not loaded_by("import toolnexus.stores") & {*drivers, "attr"}
+    assert not loaded_by(names) & drivers
+    assert loaded_by(f"{names}; open_store('memory://')") & drivers == {"sqlite3"}
+    made = f"{names}; open_store('postgresql:///db')"
+    assert loaded_by(made) & drivers == drivers - {"sqlite3"}
+
+
 def test_the_pytest_plugin_loads_nothing_of_ours() -> None:
     loaded = loaded_by("import toolnexus.testing.plugin")
     own = {name for name in loaded if name.partition(".")[0] == "toolnexus"}
@@ -103,7 +114,9 @@ def test_a_handles_state_has_two_writers() -> None:
                     writers.append(name)
     everything = "\n".join(path.read_text() for path in SOURCES)
 
-    assert sorted(writers) == ["Core.move_locked", "Handle.__init__"]
+    # The last two do not move a handle: they read from a store where it is.
+    read = ["Shells._know", "_refill"]
+    assert sorted(writers) == ["Core.move_locked", "Handle.__init__", *read]
     assert not re.search(r"""setattr\([^)]*['"]_state['"]""", everything)
 
 
@@ -120,7 +133,9 @@ def requirements(text: str) -> dict[str, str]:
     """Return package -> oldest version of lines such as `requests>=2.32.3`."""
     found = {}
     for line in text.strip().splitlines():
-        matched = re.fullmatch(r"([\w-]+)>=(\d+(?:\.\d+)*)(,<[\d.]+)?( *;.*)?", line)
+        matched = re.fullmatch(
+            r"([\w-]+)(?:\[\w+\])?>=(\d+(?:\.\d+)*)(,<[\d.]+)?( *;.*)?", line
+        )
         assert matched, f"{line!r} names no oldest version"
         found[matched[1].lower()] = matched[2]
     return found
@@ -129,6 +144,14 @@ def requirements(text: str) -> dict[str, str]:
 def test_the_types_are_shipped() -> None:
     assert (PACKAGE / "py.typed").exists()
     assert settings()["options.package_data"]["toolnexus"].strip() == "py.typed"
+
+
+def test_the_templates_are_shipped() -> None:
+    shipped = settings()["options.package_data"]
+    for path in PACKAGE.rglob("*.html"):
+        package = next(one for one in path.parents if (one / "__init__.py").exists())
+        pattern = shipped[".".join(package.relative_to(PROJECT).parts)].strip()
+        assert path in package.glob(pattern)
 
 
 def test_every_package_is_found_by_setuptools() -> None:

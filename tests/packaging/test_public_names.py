@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import toolnexus
+import toolnexus.stores
 import toolnexus.testing
 
 ROOT = Path(toolnexus.__file__).parent
@@ -124,6 +125,14 @@ def test_public_classes_functions_and_methods_say_what_they_are_for(
         inner = getattr(member, "__func__", getattr(member, "fget", member))
         if not method.startswith("_") and inspect.isfunction(inner):
             assert inner.__doc__, f"{name}.{method} has no docstring"
+
+
+@pytest.mark.parametrize("name", toolnexus.stores.__all__)
+def test_a_promised_name_of_the_stores_can_be_had(name: str) -> None:
+    value = getattr(toolnexus.stores, name)
+    assert name in dir(toolnexus.stores)
+    assert value.__module__ == f"toolnexus.stores.{toolnexus.stores._HOMES[name]}"
+    assert sorted(type_checking_imports(toolnexus.stores)) == sorted(toolnexus.stores.__all__)
 
 
 def test_every_module_says_what_it_is_for() -> None:

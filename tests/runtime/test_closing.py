@@ -236,6 +236,7 @@ def test_a_tool_may_close_the_runtime(
     assert rt.root.state is State.CLOSED
 
 
+@pytest.mark.in_memory
 def test_a_closed_runtime_refuses_and_leaves_no_connection(
     llm: ScriptedLlm, make_runtime: Make
 ) -> None:

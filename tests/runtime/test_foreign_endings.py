@@ -25,6 +25,9 @@ from toolnexus import (
 from toolnexus.clock import Signal
 from toolnexus.testing import ScriptedLlm, call, text, tool_call, tool_calls
 
+# Closing the root ends what is in memory; of a store it lets go.
+pytestmark = pytest.mark.in_memory
+
 ENDINGS = (SystemExit, KeyboardInterrupt, GeneratorExit)
 
 

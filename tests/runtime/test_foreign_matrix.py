@@ -34,6 +34,9 @@ from toolnexus.testing import (
     tool_calls,
 )
 
+# Closing the root ends what is in memory; of a store it lets go.
+pytestmark = pytest.mark.in_memory
+
 PLACES = (
     "tool",
     "before_llm",

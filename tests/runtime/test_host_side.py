@@ -493,6 +493,7 @@ def test_the_audit_says_who_was_asked_what_and_what_came_of_it(
     assert line.endswith(f"declined by {'wait_for' if inline else 'ann'}")
 
 
+@pytest.mark.in_memory
 def test_the_audit_keeps_what_is_open_and_a_bounded_number_of_what_is_not(
     llm: ScriptedLlm, make_runtime: Make
 ) -> None:

@@ -179,6 +179,7 @@ def test_a_clients_calls_share_a_login_too(
     assert (result.text, sorted(crm.entered)) == ("end", ["m1", "m2"])
 
 
+@pytest.mark.in_memory
 @pytest.mark.parametrize("ok", [True, False])
 def test_inline_one_person_is_asked_once_by_agents_side_by_side(
     llm: ScriptedLlm, make_runtime: Make, ok: bool

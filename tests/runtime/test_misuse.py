@@ -275,6 +275,7 @@ def test_every_error_of_misuse_has_one_root() -> None:
         assert issubclass(error, ToolnexusError)
 
 
+@pytest.mark.in_memory
 def test_one_definition_serves_two_runtimes(llm: ScriptedLlm, make_runtime: Make) -> None:
     llm.say("m", text("one"), text("two"))
     definition = AgentDef("a")

@@ -120,6 +120,7 @@ def test_two_calls_of_one_tool_have_their_own_steps_and_questions(
     assert list(llm.requests[-1].tool_results.values()) == ["1:red", "2:tan"]
 
 
+@pytest.mark.in_memory
 def test_a_step_with_a_secret_in_it_gives_it_again_and_is_kept_nowhere(
     llm: ScriptedLlm, make_runtime: Make
 ) -> None:

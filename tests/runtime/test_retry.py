@@ -107,6 +107,7 @@ def test_a_provider_that_is_down_for_an_ancestor(
     llm.assert_done()
 
 
+@pytest.mark.in_memory
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_budget_that_is_spent_at_the_resume_costs_nothing(

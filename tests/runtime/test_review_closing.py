@@ -27,6 +27,9 @@ from toolnexus import (
 )
 from toolnexus.testing import ScriptedLlm, VirtualClock, text, tool_call
 
+# Closing the root ends what is in memory; of a store it lets go.
+pytestmark = pytest.mark.in_memory
+
 
 class SlowClose:
     """An `on_close` that waits until the test lets it go on."""

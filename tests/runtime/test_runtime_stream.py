@@ -100,6 +100,7 @@ class Watcher(Hooks):
         self.seen.append((called, args, result))
 
 
+@pytest.mark.in_memory
 @pytest.mark.parametrize("style", ["openai", "anthropic"])
 def test_a_streamed_turn_does_and_leaves_what_another_one_does(
     llm: ScriptedLlm, make_runtime: Make, style: str
@@ -141,6 +142,7 @@ ENDS: dict[str, Any] = {
 }
 
 
+@pytest.mark.in_memory
 @pytest.mark.parametrize("end", ENDS)
 def test_the_last_event_holds_what_run_turn_would_return(
     llm: ScriptedLlm, make_runtime: Make, end: str

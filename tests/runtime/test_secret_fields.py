@@ -94,6 +94,7 @@ def everything_said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 HOWS = ["plain", "str", "raises", "raises from", "asks", "returns a question", "once"]
 
 
+@pytest.mark.in_memory
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("depth", [1, 4])
@@ -195,6 +196,7 @@ def test_a_canary_is_in_no_span(
     everything_said += [span.to_json() for span in spans]
 
 
+@pytest.mark.in_memory
 def test_an_error_of_resume_does_not_tell_a_secret(
     llm: ScriptedLlm, make_runtime: Make, everything_said: list[str]
 ) -> None:

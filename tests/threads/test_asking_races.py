@@ -228,6 +228,7 @@ def test_a_tool_may_answer_its_siblings_question(
     assert done.count("ask") == 1
 
 
+@pytest.mark.in_memory
 def test_a_future_resume_of_a_runtime_that_closes_ends(
     llm: ScriptedLlm, make_runtime: Make
 ) -> None:

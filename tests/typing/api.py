@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timezone
 from threading import Event
 from typing import Any, Literal
 
 import requests
+from flask import Flask
 from typing_extensions import assert_type
 
 from toolnexus import (
@@ -49,6 +50,8 @@ from toolnexus import (
     pending_of,
     tool,
 )
+from toolnexus.contrib.flask import Toolnexus
+from toolnexus.contrib.web import answer_from, request_dict, status_of
 from toolnexus.testing import (
     RecordedRequest,
     Reply,
@@ -175,6 +178,7 @@ def use_the_verbs(rt: AgentRuntime) -> None:
     assert_type(result.pending_path, tuple[str, ...] | None)
     assert_type(rt.retry(handle, Budget(max_tokens=900)), TaskResult)
     assert_type(rt.list(), tuple[HandleView, ...])
+    assert_type(rt.list(handle), tuple[HandleView, ...])
     assert_type(rt.inspect(handle.id), HandleView | None)
     assert_type(rt.trace(), tuple[str, ...])
     rt.interrupt(handle)
@@ -248,6 +252,30 @@ assert_type(TaskResult.from_dict({"text": "", "status": "done"}), TaskResult)
 assert_type(Budget.from_dict({"max_turns": 3}).max_turns, int | None)
 Answer("r-1", ok="yes")  # type: ignore[arg-type]
 request.prompt = "changed"  # type: ignore[misc]  # values are frozen
+
+
+# -- in a web application ---------------------------------------------------------------------
+
+
+def around(job: Callable[[], None]) -> None:
+    job()
+
+
+def make_app() -> Flask:
+    app = Flask("app")
+    agents = Toolnexus(app, default_model="m", wrap_job=around, inline=True)
+    assert_type(agents.runtime, AgentRuntime)
+    agents.close(app)
+    return app
+
+
+def over_http(pending: PendingRequest, error: ResumeError) -> None:
+    assert_type(status_of(error), int)
+    assert_type(answer_from(pending.request.id, {"ok": True}), Answer)
+    assert_type(request_dict(pending), dict[str, Any])
+
+
+AgentRuntime(wrap_job="around")  # type: ignore[arg-type]
 
 
 # -- tests of one's own -----------------------------------------------------------------------

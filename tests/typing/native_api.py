@@ -17,7 +17,7 @@ def charge(amount: int, ctx: ToolContext) -> ToolResult:
     return ToolResult.ok(f"{amount} {ctx.call_id}")
 
 
-@tool(name="charge-2", description="Charge.", handles_decline=True)
+@tool(name="charge-2", description="Charge.", handles_decline=True, on_unknown="ask")
 def charge_again(amount: int, note: str = "") -> str:
     return note * amount
 
@@ -35,7 +35,7 @@ def raw(args: dict[str, Any], ctx: ToolContext) -> str:
     return f"{args} {ctx.attempt}"
 
 
-looked_up = tool(lookup, name="look-up")
+looked_up = tool(lookup, name="look-up", retry_safe=True)
 given = tool(raw, name="raw", description="Raw.", input_schema={"type": "object"})
 
 

@@ -273,6 +273,11 @@ class AgentTool:
         self._lock = threading.RLock()
         self._parked: dict[str, AgentRun] = {}
 
+    @property
+    def definition(self) -> AgentDef:
+        """What runtimes know the agent by."""
+        return self._agent.definition
+
     def delegates(self, arguments: str) -> bool:
         """Say whether a call with these arguments will spawn a child."""
         return isinstance(parse_arguments(arguments, self.input_schema), dict)

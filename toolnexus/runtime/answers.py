@@ -29,13 +29,16 @@ from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.spawning import BUSY_STALE, Spawning
 from toolnexus.runtime.state import Cause
 from toolnexus.runtime.task import tool_of
+from toolnexus.runtime.tree import NotHeld, held_result
 from toolnexus.runtime.views import view_locked, view_of_place
 from toolnexus.runtime.waiting import Waiting, finish_or_start
 from toolnexus.suspension import Answer, check_answer
+from toolnexus.threads import wrapped
 from toolnexus.toolspec import Tool
 from toolnexus.workers import Job
 
 if TYPE_CHECKING:
+    from toolnexus.runtime.continuing import StoredAnswers
     from toolnexus.runtime.options import Authorize
 
 logger = logging.getLogger(__name__)
@@ -43,10 +46,19 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen
 class Begun:
-    """A handle that an answer went to, and the run that this has started, if any."""
+    """A handle that an answer went to, and the run that this has started, if any.
+
+    Attributes:
+        handle_id: The handle.
+        run: None where one is under way already, or nothing was to be done.
+        request_id: The request, where another process sees the answer through.
+        is_taken: Whether the call has taken the answer just now.
+    """
 
     handle_id: str
     run: Run | None
+    request_id: str | None = None
+    is_taken: bool = False
 
 
 class Answers:
@@ -56,6 +68,8 @@ class Answers:
         self, core: Core, settling: Settling, spawning: Spawning, waiting: Waiting
     ) -> None:
         self._core = core
+        # Accepts answers where the requests are in a store; None where they are in memory.
+        self.stored: StoredAnswers | None = None
         self._settling = settling
         self._spawning = spawning
         self._waiting = waiting
@@ -81,15 +95,27 @@ class Answers:
             future.set_result(None)
 
         context = contextvars.copy_context()
-        job = Job(lambda: context.run(go_on))
-        future.help = lambda timeout: finish_or_start(job, timeout)
-        if not self._core.pool.submit(job):
+        job = Job(lambda: context.run(wrapped, go_on))
+        wrap_job = self._core.options.wrap_job
+        future.help = lambda timeout: finish_or_start(job, timeout, wrap_job)
+        if any(one.request_id is not None for one in begun):
+            # It waits for another process, and would keep a worker from its work.
+            finish_or_start(job, 0, wrap_job)
+        elif not self._core.pool.submit(job):
             job.run_if_unclaimed()
         return future
 
     def expire_due(self) -> tuple[str, ...]:
         """Settle what has expired and see it through. See `AgentRuntime.expire_due`."""
+        begun, ids = self.settle_due()
+        self.see_through(begun)
+        return ids
+
+    def settle_due(self) -> tuple[list[Begun], tuple[str, ...]]:
+        """Settle what has expired; return what that starts, and the requests."""
         core = self._core
+        if self.stored is not None:
+            return self.stored.expire_due()
         begun: list[Begun] = []
         expired: list[str] = []
         now = core.clock.now()
@@ -98,15 +124,20 @@ class Answers:
                 late = Answer(request.id, ok=False, reason="expired")
                 begun += self._take_locked(core.book.find(late), late, effects, "expiry")
                 expired.append(request.id)
-        self.see_through(begun)
-        return tuple(expired)
+        return begun, tuple(expired)
 
     def retry(self, handle: Handle, budget: Budget | None) -> TaskResult:
         """Go on with the turn that failed, here or below. See `AgentRuntime.retry`."""
-        core = self._core
         if budget is not None and not isinstance(budget, Budget):
             raise ConfigError(f"budget must be a Budget, not {budget!r}")
-        with core.deciding() as effects:
+        try:
+            return self._retry(handle, budget)
+        except NotHeld as why:
+            return held_result(why)
+
+    def _retry(self, handle: Handle, budget: Budget | None) -> TaskResult:
+        core = self._core
+        with core.holding(handle), core.deciding() as effects:
             last = handle.last_result
             if last is None:
                 raise ConfigError(f"{handle!r} has no turn to retry")
@@ -116,7 +147,8 @@ class Answers:
                 handle.budget = budget.over(handle.budget)
             run = self._spawning.retry_locked(handle, effects, is_awaited=True)
             if run is None:
-                return last
+                is_open = core.pending_of_locked(handle) is not None
+                return core.result_locked(handle, End("pending")) if is_open else last
         self.see_through([Begun(handle.id, run)])
         result = handle.last_result
         assert result is not None  # noqa: S101 - the run has ended
@@ -139,6 +171,8 @@ class Answers:
             why = "authorize is set; say who answers: principal=..."
             raise NotAuthorized(answers[0].id, why)
         by = None if principal is None else str(principal)
+        if self.stored is not None:
+            return self.stored.accept(answers, partial(self._may, principal), by)
         while True:
             checked = [self._check(answer, principal) for answer in answers]
             with self._core.deciding() as effects:
@@ -151,6 +185,18 @@ class Answers:
                 for one, answer in zip(found, answers, strict=True):
                     begun += self._take_locked(one, answer, effects, "resume", by)
                 return begun
+
+    def _may(
+        self, principal: object, call: CallState, pending: PendingRequest, answer: Answer
+    ) -> None:
+        """Let the host decide on an answer to a stored request.
+
+        Raises:
+            NotAuthorized: It did not say True.
+        """
+        authorize = self._core.options.authorize
+        if authorize is not None:
+            _authorize(authorize, principal, _as_answered(pending, call, answer))
 
     def _check(self, answer: Answer, principal: object) -> int:
         """Refuse what does not fit, without the lock: a gate and a tool are foreign code.
@@ -206,16 +252,16 @@ class Answers:
         if request.id not in core.book:
             return []  # twice in one list
         kept, places = sealed(request, answer, core.vault), found.places
-        turns = frozenset[str]().union(*(_turns_of_locked(one.handle) for one in places))
+        turns = frozenset[str]().union(*(ledger.turns_of(one.handle) for one in places))
         pending = view_locked(core, found) if core.options.authorize is not None else None
         first, *others = core.askers_locked(found)
         shared = [(handle.id, call.id) for handle, call in others]
-        begun = [self._resume_locked(one, kept, effects) for one in places]
+        begun = [self.give_locked(one, kept, effects) for one in places]
         core.book.accept(found, answer, kept, turns, pending)
         core.settle_request_locked(request, kept, how, effects, principal, first, shared)
         return begun
 
-    def _resume_locked(self, place: Place, answer: Answer, effects: Effects) -> Begun:
+    def give_locked(self, place: Place, answer: Answer, effects: Effects) -> Begun:
         """Give an accepted answer to a call, and let its turn go on."""
         core, handle = self._core, place.handle
         ok = str(answer.ok).lower()
@@ -224,27 +270,30 @@ class Answers:
         if running is not None and running.turn is not None:
             # A replay for an earlier answer is under way; it looks again before it parks.
             running.turn.answer(place.index, answer)
-            return Begun(handle.id, None)
+            return Begun(handle.id, None, is_taken=True)
         halted = handle._parked
         assert halted is not None  # noqa: S101 - its request is open
         run = self._settling.replay_locked(handle, halted, effects, is_awaited=True)
         assert run.turn is not None  # noqa: S101 - a replay has its turn
         run.turn.answer(place.index, answer)
-        return Begun(handle.id, run)
+        return Begun(handle.id, run, is_taken=True)
 
     def _again_locked(self, accepted: Accepted, effects: Effects) -> list[Begun]:
         """A known answer executes nothing, but a turn that failed on its way goes on."""
         return [
-            Begun(handle_id, self._retry_locked(handle_id, accepted, effects))
+            Begun(handle_id, self.retry_locked(handle_id, accepted.runs, effects))
             for handle_id in accepted.handle_ids
         ]
 
-    def _retry_locked(self, handle_id: str, accepted: Accepted, effects: Effects) -> Run | None:
+    def retry_locked(
+        self, handle_id: str, turns: frozenset[str], effects: Effects
+    ) -> Run | None:
+        """Go on with the turn that failed on the way of a known answer, if one has."""
         for one in self._line_locked(handle_id):
             failed = one._failed
             if failed is None or not failed.stalls or failed.checkpoint is None:
                 continue
-            if failed.checkpoint.run in accepted.runs:
+            if failed.checkpoint.run in turns:
                 return self._spawning.retry_locked(one, effects, is_awaited=True)
         return None
 
@@ -254,7 +303,12 @@ class Answers:
         """Execute what nobody has begun, and wait until no ancestor is at it any more.
 
         In a tool, as far as that does not wait for the tool itself.
+
+        Raises:
+            StoreError: A run could not be written, and goes on elsewhere or by `recover`.
         """
+        keeper = self._core.keeper
+        trees = [] if keeper is None else keeper.trees_of(one.handle_id for one in begun)
         runs = [one.run for one in begun if one.run is not None]
         for other in runs[1:]:
             self._waiting.give_to_workers(other)
@@ -265,6 +319,10 @@ class Answers:
                 self._waiting.give_to_workers(run)
         for one in begun:
             self._wait_for_line(one.handle_id)
+            if one.request_id is not None and self.stored is not None:
+                self.stored.wait_elsewhere(one.handle_id, one.request_id)
+        if keeper is not None:
+            keeper.require_kept(trees)
 
     def _wait_for_line(self, handle_id: str) -> None:
         if _is_below_this_thread(handle_id):
@@ -328,17 +386,6 @@ def _authorize(authorize: Authorize, principal: object, pending: PendingRequest)
         raise NotAuthorized(request_id, f"authorize failed: {type(error).__name__}") from None
     if verdict is not True:
         raise NotAuthorized(request_id, "authorize did not say True of who answers")
-
-
-def _turns_of_locked(handle: Handle) -> frozenset[str]:
-    """Return the ids of the turns, parked or running, of `handle` and its ancestors."""
-    found = set()
-    for one in ledger.chain(handle):
-        if one._parked is not None:
-            found.add(one._parked.run)
-        elif one._run is not None and one._run.turn is not None:
-            found.add(one._run.turn.run)
-    return frozenset(found)
 
 
 def _is_above_this_thread(handle: Handle) -> bool:

@@ -13,7 +13,7 @@ import attrs
 from toolnexus.answering import asks_approval
 from toolnexus.approvals import edited_args
 from toolnexus.checkpoint import CallState
-from toolnexus.codec import JsonValue, copy, loads
+from toolnexus.codec import JsonValue, copy, loads, refuse_unknown
 from toolnexus.grants import is_under
 from toolnexus.suspension import Answer, Outcome, Request, format_time, message_of, parse_time
 
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger("toolnexus.audit")
 
 _NEVER: Final = datetime.min.replace(tzinfo=timezone.utc)
+
+_KEYS: Final = (
+    *("requestId", "kind", "prompt", "handleId", "agent", "tool", "callId", "arguments"),
+    *("askedAt", "outcome", "how", "principal", "reason", "message", "settledAt"),
+    *("effective", "sharedWith"),
+)
 
 How: TypeAlias = Literal["resume", "wait_for", "expiry", "supersede", "interrupt", "close"]
 """By what a request was settled."""
@@ -71,6 +77,35 @@ class AuditRecord:
     settled_at: datetime | None = None
     effective: Mapping[str, JsonValue] | None = attrs.field(default=None, repr=False)
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, JsonValue]) -> AuditRecord:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            WireFormatError: A key is unknown or missing.
+        """
+        data = refuse_unknown("AuditRecord", data, _KEYS, _KEYS[:9])
+        settled_at = data.get("settledAt")
+        return cls(
+            request_id=data["requestId"],
+            kind=data["kind"],
+            prompt=data["prompt"],
+            handle_id=data["handleId"],
+            agent=data["agent"],
+            tool=data["tool"],
+            call_id=data["callId"],
+            arguments=data["arguments"],
+            asked_at=parse_time(data["askedAt"], "askedAt") or _NEVER,
+            shared_with=tuple((one, call) for one, call in data.get("sharedWith") or ()),
+            outcome=data.get("outcome"),
+            how=data.get("how"),
+            principal=data.get("principal"),
+            reason=data.get("reason"),
+            message=data.get("message"),
+            settled_at=None if settled_at is None else parse_time(settled_at, "settledAt"),
+            effective=data.get("effective"),
+        )
+
     @property
     def was_changed(self) -> bool:
         """Whether it ran with other arguments than were shown."""
@@ -105,6 +140,10 @@ class AuditRecord:
             "askedAt": format_time(self.asked_at),
             **{key: value for key, value in optional.items() if value is not None},
         }
+
+
+_ASKING_KEPT: Final = 1_000
+"""How many requests may be asked inline at once; more than there are threads to ask them."""
 
 
 class _Entry:
@@ -188,11 +227,13 @@ class AuditLog:
     Every method is called with the runtime's lock held.
     """
 
-    __slots__ = ("_entries", "_limit")
+    __slots__ = ("_asking", "_entries", "_limit")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        # Those that are being asked inline, whatever is kept of them afterwards.
+        self._asking: OrderedDict[str, _Entry] = OrderedDict()
 
     def records(self, waiting: Iterable[AuditRecord]) -> tuple[AuditRecord, ...]:
         """Return what is kept, and what is open, oldest first."""
@@ -203,7 +244,9 @@ class AuditLog:
 
     def asked(self, handle: Handle, call: CallState, request: Request) -> None:
         """Begin the record of a request that is asked inline."""
-        self._entry(handle, call, request)
+        self._asking[request.id] = self._entry(handle, call, request)
+        if len(self._asking) > _ASKING_KEPT:
+            self._asking.popitem(last=False)
 
     def stopped(self, request: Request) -> None:
         """Note that the call did not run after all: a gate behind the approval stopped it."""
@@ -220,15 +263,14 @@ class AuditLog:
         principal: str | None = None,
         asker: tuple[Handle, CallState] | None = None,
         shared_with: Iterable[tuple[str, str]] = (),
-    ) -> AuditRecord | None:
-        """End the record of a request; return it where the log wants a line."""
-        entry = self._entries.get(request.id)
+    ) -> _Entry | None:
+        """End the record of a request; return it where one was begun, or is by this."""
+        entry = self._asking.pop(request.id, None) or self._entries.get(request.id)
         if entry is None and asker is not None:
             entry = self._entry(*asker, request, shared_with)
-        if entry is None:
-            return None
-        entry.settle(answer, how, now, principal)
-        return entry.record() if _logger.isEnabledFor(logging.INFO) else None
+        if entry is not None:
+            entry.settle(answer, how, now, principal)
+        return entry
 
     def _entry(
         self,
@@ -236,9 +278,7 @@ class AuditLog:
         call: CallState,
         request: Request,
         shared_with: Iterable[tuple[str, str]] = (),
-    ) -> _Entry | None:
-        if self._limit == 0:
-            return None
+    ) -> _Entry:
         entry = self._entries[request.id] = _Entry(handle, call, request, shared_with)
         if len(self._entries) > self._limit:
             self._entries.popitem(last=False)
@@ -256,6 +296,11 @@ def arguments_of(call: CallState) -> dict[str, JsonValue]:
     """Return what a call that has asked was made with."""
     # The tool has run with them once, or is about to: they are an object, or empty.
     return loads(call.arguments) if call.arguments.strip() else {}
+
+
+def is_logged() -> bool:
+    """Whether anybody reads the log `toolnexus.audit`."""
+    return _logger.isEnabledFor(logging.INFO)
 
 
 def write(record: AuditRecord) -> None:

@@ -127,6 +127,45 @@ class RequestBook:
                 self._logins[login] = request.id
         return attrs.evolve(parked, calls=tuple(calls)), opened
 
+    def reopen(self, place: Place, request: Request) -> None:
+        """Open a request that a store has kept, or let one more call wait for it."""
+        entry = self._open.get(request.id)
+        if entry is not None:
+            entry.places = (*entry.places, place)
+            return
+        self._open[request.id] = OpenRequest(request, (place,))
+        if (login := login_key(request)) is not None:
+            self._logins[login] = request.id
+
+    def reopen_all(self, handle: Handle) -> None:
+        """Open whatever the calls of `handle` wait for."""
+        for index, call in enumerate(handle._core.calls_locked(handle)):
+            is_open = call.status == "open" and call.child is None and call.answer is None
+            if is_open and call.request is not None:
+                self.reopen(Place(handle, index), call.request)
+
+    def deliver(self, place: Place, request: Request) -> None:
+        """Let a call wait no more: it has the answer, which a store has accepted."""
+        found = self._open.get(request.id)
+        if found is not None:
+            found.places = tuple(one for one in found.places if one != place)
+            if not found.places:
+                self._close(found)
+
+    def entries_of(self, handle: Handle) -> dict[str, OpenRequest]:
+        """Return the open requests of `handle` by id."""
+        asked = [one.request for one in handle._core.calls_locked(handle) if one.request]
+        return {one.id: self._open[one.id] for one in asked if one.id in self._open}
+
+    def forget(self, handle: Handle) -> None:
+        """Know nothing any more of what `handle` waits for."""
+        for call in handle._core.calls_locked(handle):
+            found = None if call.request is None else self._open.get(call.request.id)
+            if found is not None:
+                found.places = tuple(one for one in found.places if one.handle is not handle)
+                if not found.places:
+                    self._close(found)
+
     def withdraw(
         self, handle: Handle, calls: Iterable[CallState], outcome: Outcome
     ) -> list[tuple[Request, CallState]]:
@@ -146,9 +185,7 @@ class RequestBook:
             if not found.places:
                 self._close(found)
                 closed.append((found.request, call))
-                self._withdrawn[found.request.id] = outcome
-                if len(self._withdrawn) > _ANSWERED_KEPT:
-                    self._withdrawn.popitem(last=False)
+                self.note_withdrawn(found.request.id, outcome)
         return closed
 
     def take_overdue(self, now: datetime) -> list[Request]:
@@ -167,6 +204,16 @@ class RequestBook:
     def accepted(self, request_id: str) -> Accepted | None:
         """Return the answer to a request that was answered; None where none is known."""
         return self._answered.get(request_id)
+
+    def note_withdrawn(self, request_id: str, outcome: Outcome) -> None:
+        """Keep what became of a request that nobody can answer any more."""
+        self._withdrawn[request_id] = outcome
+        if len(self._withdrawn) > _ANSWERED_KEPT:
+            self._withdrawn.popitem(last=False)
+
+    def was_withdrawn(self, request_id: str) -> bool:
+        """Whether a request was open, and nobody can answer it any more."""
+        return request_id in self._withdrawn
 
     def find(self, answer: Answer) -> OpenRequest | Accepted:
         """Return the open request that `answer` fits, or the equal answer accepted before.

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
-from toolnexus.cancel import CancelToken, run_callbacks
 from toolnexus.client.turn import Turn, settled_checkpoint
 from toolnexus.clock import Clock, RealClock, Signal
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import FailedTurn, Handle
-from toolnexus.runtime.run import INTERRUPTED, End, Run, current_run
+from toolnexus.runtime.run import INTERRUPTED, End, Run, current_run, throw
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause, State
 
@@ -60,7 +58,8 @@ class Closing:
             if run.is_over:
                 return
             # Thrown before the others, so that this one is late and no mere interrupt.
-            effects.add(_throw, run.cancel, run.cancel.late_reason)
+            reason = run.cancel.late_reason
+            effects.add(throw, run.cancel, reason, self._core.options.wrap_job)
             runs = self._stop_locked(self._below_locked(run.handle), effects)
         self._see_stopped(runs)
 
@@ -71,7 +70,7 @@ class Closing:
         runs = [one._run for one in handles if one._run is not None]
         for run in runs:
             run.is_stopping = True
-            effects.add(_throw, run.cancel, "interrupted")
+            effects.add(throw, run.cancel, "interrupted", self._core.options.wrap_job)
         return runs
 
     def _see_stopped(self, runs: list[Run]) -> None:
@@ -120,6 +119,9 @@ class Closing:
             if one._is_closing:
                 continue
             one._is_closing = True
+            if one._tree is not None:
+                # Written with the requests that are taken back below, if any are.
+                one._tree.doomed.add(one.id)
             if one._parked is not None:
                 # From here on no answer is accepted: nobody would see it through.
                 self._core.withdraw_locked(one, one._parked.calls, "close", effects)
@@ -209,6 +211,12 @@ class Closing:
 
     # -- how it ends them ---------------------------------------------------------------------
 
+    def let_finish(self) -> None:
+        """Give everything that runs the shutdown time."""
+        with self._core.lock:
+            runs = [one._run for one in self._core.handles.values() if one._run is not None]
+        self._let_finish(runs)
+
     def _let_finish(self, runs: list[Run]) -> None:
         """Give running turns the shutdown time; a queued one will not begin any more."""
         inside = _runs_of_this_thread()
@@ -285,26 +293,6 @@ class Closing:
             why = f'interrupt cancelled pending "{kind}"'
             core.move_locked(handle, Cause.WITHDRAW, why, effects)
             core.publish_locked(handle, INTERRUPTED, effects)
-
-
-def _throw(token: CancelToken, reason: str) -> None:
-    """Cancel, and leave callbacks of foreign code, which may be slow, to a thread of theirs."""
-    callbacks = token.throw(reason)
-    if callbacks:
-        thread = threading.Thread(
-            target=_run_foreign, args=(callbacks,), name="toolnexus-cancel", daemon=True
-        )
-        try:
-            thread.start()
-        except RuntimeError:  # the machine gives no more threads
-            _run_foreign(callbacks)
-
-
-def _run_foreign(callbacks: list[Callable[[], object]]) -> None:
-    try:
-        run_callbacks(callbacks)
-    except BaseException:
-        logger.exception("a cancel callback ended its thread")
 
 
 def _attempt(work: Callable[..., object], *args: object) -> list[BaseException]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from typing import Final
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Final
 
 from toolnexus.budget import Budget
 from toolnexus.checkpoint import CallState, Checkpoint
@@ -22,32 +22,36 @@ from toolnexus.errors import ConfigError
 from toolnexus.grants import Grant
 from toolnexus.results import TaskResult
 from toolnexus.runtime import ledger
-from toolnexus.runtime.audit import AuditLog, How, write
+from toolnexus.runtime.audit import AuditLog, How, is_logged, write
 from toolnexus.runtime.book import OpenRequest, Place, RequestBook
 from toolnexus.runtime.definition import AgentDef, index_registry
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.feeds import Feeds
-from toolnexus.runtime.handle import Handle, path_of, shown
+from toolnexus.runtime.handle import NO_CHILDREN, Handle, path_of, shown
 from toolnexus.runtime.logins import Logins
 from toolnexus.runtime.options import RuntimeOptions
-from toolnexus.runtime.run import End, HelpingFuture, Run
+from toolnexus.runtime.run import End, HelpingFuture, Run, execute_here
 from toolnexus.runtime.state import Cause, State, next_state
-from toolnexus.suspension import Answer, Request
+from toolnexus.suspension import Answer, Outcome, Request
 from toolnexus.vault import Vault
 from toolnexus.workers import WorkerPool
+
+if TYPE_CHECKING:
+    from toolnexus.runtime.keeping import Keeper
 
 _CLOSED_KEPT: Final = 1_000
 """Closed handles that stay readable by id."""
 
 
 class Core:
-    """The state of one runtime."""
+    """The state of one runtime. `keeper` has its runs, where they are kept in a store."""
 
     def __init__(self, options: RuntimeOptions) -> None:
         self.options = options
         self.clock = options.clock
         self.registry = index_registry(options.registry)
-        self.pool = WorkerPool(options.max_workers)
+        workers = 0 if options.inline else options.max_workers
+        self.pool = WorkerPool(workers, wrap_job=options.wrap_job)
         self.execute: Callable[[Run], None] = _not_wired
         # Guards all handle state of this runtime, and everything below. Held for decisions
         # only: no tool, hook, callback, log handler, HTTP request or wait under it.
@@ -61,19 +65,35 @@ class Core:
         self.grants: dict[str, Grant] = {}
         self.vault = Vault()
         self.logins = Logins(options.clock)
-        self.announce: Callable[[list[OpenRequest]], object] = _nobody_listens
+        self.announce: Callable[[list[OpenRequest]], object] = _not_wired
+        self.keeper: Keeper | None = None
         self.counters = Counters()
         self.feeds = Feeds()
+
+    def effects(self, *, is_written: bool = True) -> Effects:
+        """Return where to collect what follows from a decision, or from a loss of runs."""
+        submit = execute_here if self.options.inline else self.pool.submit
+        return Effects(submit, self.keeper if is_written else None)
 
     @contextmanager
     def deciding(self) -> Iterator[Effects]:
         """Hold the lock for a decision, then do what follows from it."""
-        effects = Effects(self.pool.submit)
+        effects = self.effects()
         try:
             with self.lock:
                 yield effects
-        finally:
-            effects.perform()
+        except BaseException as error:
+            effects.perform(error)
+            raise
+        effects.perform()
+
+    def holding(
+        self, handle: Handle, *, takes_busy: bool = False
+    ) -> AbstractContextManager[None]:
+        """Have the run of `handle` in this process meanwhile. See `Keeper.holding`."""
+        if self.keeper is None:
+            return nullcontext()
+        return self.keeper.holding(handle, takes_busy=takes_busy)
 
     def own(self, handle: object) -> Handle:
         """Return `handle` if it is one of this runtime's.
@@ -83,9 +103,9 @@ class Core:
         """
         if not isinstance(handle, Handle):
             raise ConfigError(f"expected a Handle, not {handle!r}")
-        if handle._core is not self:
-            raise ConfigError(f"{handle!r} belongs to another runtime")
-        return handle
+        if handle._core is self:
+            return handle
+        raise ConfigError(f"{handle!r} belongs to another runtime")
 
     def model_of(self, handle: Handle) -> str:
         """Return the model that `handle` asks; "" where nothing names one."""
@@ -107,6 +127,8 @@ class Core:
 
     def note_locked(self, handle: Handle, text: str, effects: Effects) -> None:
         """Record a trace line about `handle`."""
+        if handle._tree is not None:
+            effects.touch(handle._tree)
         line = f"{handle.id}: {text}"
         self.trace.append(line)
         effects.log(line)
@@ -134,14 +156,13 @@ class Core:
     ) -> Handle:
         """Make a child of `parent` in `idle`."""
         number = self.next_number_locked(parent) if number is None else number
-        child_id = f"{parent.id}/{definition.name}.{number}"
-        child = Handle(self, child_id, definition, parent, budget)
-        if not isinstance(parent._children, dict):
-            parent._children = {}
-        parent._children[child_id] = child
-        self.handles[child_id] = child
-        tokens = "unlimited" if budget.max_tokens is None else budget.max_tokens
-        self.note_locked(child, f"spawned (depth {child.depth}, tokens {tokens})", effects)
+        name = f"{parent.id}/{definition.name}.{number}"
+        child = Handle(self, name, definition, parent, budget)
+        self.attach_locked(child)
+        if child._tree is not None and self.keeper is not None:
+            child._tree.add(child)
+            self.keeper.shells.add_locked(child)
+        self.note_spawn_locked(child, effects)
         return child
 
     @staticmethod
@@ -149,6 +170,30 @@ class Core:
         """Return the number of the parent's next child."""
         parent._spawned += 1
         return parent._spawned
+
+    def note_spawn_locked(self, child: Handle, effects: Effects) -> None:
+        """Record that `child` was made."""
+        tokens = "unlimited" if child.budget.max_tokens is None else child.budget.max_tokens
+        self.note_locked(child, f"spawned (depth {child.depth}, tokens {tokens})", effects)
+
+    def attach_locked(self, handle: Handle) -> None:
+        """Put a handle into the tree."""
+        parent = handle.parent
+        if parent is not None:
+            if not isinstance(parent._children, dict):
+                parent._children = {}
+            parent._children[handle.id] = handle
+        self.handles[handle.id] = handle
+
+    def detach_locked(self, handle: Handle) -> None:
+        """Take out of the tree what lives on in the store; its numbers stay."""
+        parent = handle.parent
+        if parent is not None and isinstance(parent._children, dict):
+            parent._children.pop(handle.id, None)
+        self.handles.pop(handle.id, None)
+        handle._tree = handle._run = handle._parked = handle._failed = None
+        handle._children = NO_CHILDREN
+        handle._transcript, handle._inbox = [], []
 
     def remove_locked(self, handle: Handle) -> None:
         """Take a closed handle out of the tree; it stays readable by id for a while."""
@@ -158,11 +203,16 @@ class Core:
         if self.handles.pop(handle.id, None) is None:
             return
         handle._parked = handle._failed = handle._event_log = None
+        self.keep_closed_locked(handle)
+
+    def keep_closed_locked(self, handle: Handle) -> None:
+        """Let a closed handle be readable by id for a while."""
         self.closed[handle.id] = handle
         if len(self.closed) > _CLOSED_KEPT:
             self.closed.popitem(last=False)
 
-    def subtree_locked(self, handle: Handle) -> list[Handle]:
+    @staticmethod
+    def subtree_locked(handle: Handle) -> list[Handle]:
         """Return the handle and everything live below it, parents before children."""
         found = [handle]
         for one in found:
@@ -173,9 +223,8 @@ class Core:
         """Return the unfinished message's calls, parked or in a run."""
         if handle._parked is not None:
             return handle._parked.calls
-        if handle._run is not None and handle._run.turn is not None:
-            return tuple(handle._run.turn.calls)
-        return ()
+        turn = None if handle._run is None else handle._run.turn
+        return () if turn is None else tuple(turn.calls)
 
     def pending_of_locked(self, handle: Handle) -> Request | None:
         """Return the first open request in call order, the handle's own or a child's."""
@@ -211,26 +260,20 @@ class Core:
         return [(one.handle, self.call_locked(one)) for one in found.places]
 
     def withdraw_locked(
-        self, handle: Handle, calls: Iterable[CallState], how: How, effects: Effects
-    ) -> None:
-        """Take back the requests of `calls`: no answer fits them any more."""
-        for request, call in self.book.withdraw(handle, calls, "cancelled"):
-            gone = Answer(request.id, ok=False, reason="cancelled")
-            self.settle_request_locked(request, gone, how, effects, asker=(handle, call))
-
-    def supersede_locked(
         self,
         handle: Handle,
-        calls: Iterable[CallState],
+        calls: Sequence[CallState],
+        how: How,
         effects: Effects,
-        principal: str | None,
+        principal: str | None = None,
     ) -> None:
-        """Drop the requests of `calls`: the user has said something else."""
-        for request, call in self.book.withdraw(handle, calls, "superseded"):
-            gone = Answer(request.id, ok=False, reason="superseded")
-            self.settle_request_locked(
-                request, gone, "supersede", effects, principal, (handle, call)
-            )
+        """Take back the requests of `calls`: no answer fits them any more."""
+        outcome: Outcome = "superseded" if how == "supersede" else "cancelled"
+        for request, call in self.book.withdraw(handle, calls, outcome):
+            gone = Answer(request.id, ok=False, reason=outcome)
+            self.settle_request_locked(request, gone, how, effects, principal, (handle, call))
+        if handle._tree is not None:
+            handle._tree.note_stopped_locked(calls, outcome, self.book)
 
     def settle_request_locked(
         self,
@@ -253,11 +296,16 @@ class Core:
             asker: Whose call asked; None where the audit knows that already.
             shared_with: Handle and call of the others that waited.
         """
-        record = self.audit.settled(
-            request, answer, how, self.clock.now(), principal, asker, shared_with
-        )
-        if record is not None:
-            effects.add(write, record)
+        now = self.clock.now()
+        entry = self.audit.settled(request, answer, how, now, principal, asker, shared_with)
+        if entry is None:
+            return
+        if is_logged():
+            effects.add(write, entry.record())
+        handle = self.handles.get(entry.handle_id)
+        if handle is not None and handle._tree is not None:
+            handle._tree.note_locked(request, entry.record().to_dict())
+            effects.touch(handle._tree)
 
     # -- results, and who waits for them ----------------------------------------------------
 
@@ -277,6 +325,7 @@ class Core:
         """Make the result known to everybody who waits for it."""
         result = self.result_locked(handle, end)
         handle.last_result = result
+        handle._ends += 1
         self.settle_waiters_locked(handle, result, effects)
 
     def settle_waiters_locked(
@@ -347,9 +396,5 @@ class Core:
         return handle._failed is not None and handle._failed.stalls
 
 
-def _nobody_listens(opened: list[OpenRequest]) -> None:
-    raise AssertionError(f"nobody is told of {opened}")
-
-
-def _not_wired(run: Run) -> None:
-    raise AssertionError(f"nobody executes {run}")
+def _not_wired(what: object) -> None:
+    raise AssertionError(f"nobody sees to {what}")

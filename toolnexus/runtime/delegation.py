@@ -5,9 +5,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from toolnexus.checkpoint import CallState
+from toolnexus.checkpoint import Asker, CallState
 from toolnexus.client.calls import CallStalled
-from toolnexus.client.turn import Asker
 from toolnexus.errors import Cancelled
 from toolnexus.messages import Status
 from toolnexus.results import TaskResult
@@ -51,14 +50,19 @@ class Delegation:
         run.cancel.raise_if_cancelled()
         call = turn.calls[index]
         if call.child is None:
-            spawned = self._spawning.spawn(run.handle, target, number=run.reserved.get(index))
+            spawned = self._spawning.spawn(
+                run.handle,
+                target,
+                number=call.number,
+                # In one step, so that no child is there that nobody reattaches to.
+                attach=lambda child: turn.attach(index, child.id),
+            )
             if not spawned.ok:
                 return ToolResult.error(f"task refused: {spawned.error}")
             child = spawned.handle
-            turn.attach(index, child.id)
             result = self._first_turn(run, child, prompt)
         else:
-            found = self._reattach(run, call.child)
+            found = self._reattach(run, call.child, prompt)
             if found is None:
                 return ToolResult.error(f"[closed] agent {call.child} is gone")
             child, result = found
@@ -76,7 +80,7 @@ class Delegation:
                 child = self._core.handles.get(call.child)
                 request = None if child is None else self._core.pending_of_locked(child)
                 if request is not None and call.asked_at is not None:
-                    turn.open(index, request, call.asked_at, Asker(past=call.past))
+                    turn.open(index, request, call.asked_at, Asker(past=call.by.past))
 
     def due_locked(self, run: Run) -> list[int]:
         """Return the calls of `run` that can be executed now."""
@@ -124,7 +128,9 @@ class Delegation:
             self._spawning.first_turn_locked(child, prompt, effects)
         return self._await(run, child, future)
 
-    def _reattach(self, run: Run, child_id: str) -> tuple[Handle, TaskResult] | None:
+    def _reattach(
+        self, run: Run, child_id: str, prompt: str
+    ) -> tuple[Handle, TaskResult] | None:
         core = self._core
         future: Future[TaskResult] | None = None
         with core.deciding() as effects:
@@ -141,6 +147,10 @@ class Delegation:
                 self._spawning.retry_locked(child, effects, is_awaited=True)
             elif child._run is not None:
                 future = core.new_future_locked(child)
+            elif _was_never_woken(child):
+                # The process ended between the spawn and the wake.
+                future = core.new_future_locked(child)
+                self._spawning.first_turn_locked(child, prompt, effects)
             last = child.last_result
         if future is not None:
             return child, self._await(run, child, future)
@@ -154,6 +164,11 @@ class Delegation:
             # The interrupt reaches the child by itself.
             raise Cancelled("interrupted")
         return result
+
+
+def _was_never_woken(child: Handle) -> bool:
+    is_idle = child._state is State.IDLE and not child._is_closing
+    return is_idle and child.last_result is None and child._failed is None
 
 
 def _tool_result(child: Handle, result: TaskResult) -> ToolResult:

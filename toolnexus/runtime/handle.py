@@ -28,7 +28,9 @@ from toolnexus.suspension import Request, copy_of
 if TYPE_CHECKING:
     from toolnexus.runtime.core import Core
     from toolnexus.runtime.feeds import EventLog
+    from toolnexus.runtime.keeping import Keeper
     from toolnexus.runtime.run import Run
+    from toolnexus.runtime.tree import Tree
 
 
 @attrs.frozen
@@ -72,11 +74,11 @@ class Handle:
         "__weakref__",
         "_children",
         "_core",
+        "_ends",
         "_event_log",
         "_failed",
         "_inbox",
         "_is_closing",
-        "_number",
         "_parked",
         "_queue",
         "_run",
@@ -87,6 +89,7 @@ class Handle:
         "_state",
         "_tool_calls",
         "_transcript",
+        "_tree",
         "_waiters",
         "_wake_again",
         "_wall",
@@ -112,18 +115,21 @@ class Handle:
         budget: Budget,
     ) -> None:
         self.id = handle_id
-        self._number = 0 if parent is None else int(handle_id.rpartition(".")[2])
         self.definition = definition
         self.parent: Handle | None = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.budget = budget
         # -- guarded by the runtime's lock ------------------------------------------------
         self._core: Core = core
+        # The run it belongs to, while that is this process's; None without a store.
+        self._tree: Tree | None = None if parent is None else parent._tree
+        # Results so far.
+        self._ends = 0
         self._state = State.IDLE
         self._inbox: list[Posted] = []
         # Live children only; the empty dicts and lists are made when first needed, since a
         # runtime may hold very many parked handles.
-        self._children: Mapping[str, Handle] = _NO_CHILDREN
+        self._children: Mapping[str, Handle] = NO_CHILDREN
         self._spawned = 0
         self._transcript: list[Message] = []
         self._run: Run | None = None
@@ -155,28 +161,54 @@ class Handle:
 
     @property
     def state(self) -> state.State:
-        """The state now; read without a lock."""
+        """The state now; read without a lock, and from the store where runs are kept in one."""
+        keeper = self._keeper()
+        if keeper is not None and self.parent is not None:
+            keeper.shells.refresh(self)
         return self._state
 
     @property
     def inbox(self) -> tuple[InboxItem, ...]:
         """What was posted and not yet consumed by a turn, oldest first."""
+        keeper = self._keeper()
+        is_closed = self._state is State.CLOSED  # its inbox is in no store any more
+        if keeper is not None and self.parent is not None and not is_closed:
+            return keeper.archive.inbox(self.id)
         return tuple(posted.item for posted in self._inbox)
 
     @property
     def children(self) -> tuple[Handle, ...]:
         """The live children, in the order of their numbers."""
+        keeper = self._keeper()
+        if keeper is not None:
+            return keeper.shells.children_of(self)
         with self._core.lock:
             return tuple(self._in_order())
 
     @property
     def pending_request(self) -> Request | None:
         """The first open request in call order, its own or a child's; None where none is."""
+        keeper = self._keeper()
+        if keeper is not None and self.parent is not None:
+            return keeper.archive.first_open(self.id)
         with self._core.lock:
             return shown(self._core.pending_of_locked(self))
 
     def __repr__(self) -> str:
         return f"<Handle {self.id} {self._state.value}>"
+
+    def _keeper(self) -> Keeper | None:
+        """Return who knows more of it than is here; None where this process has it all."""
+        return None if self._tree is not None else self._core.keeper
+
+    @property
+    def _number(self) -> int:
+        return 0 if self.parent is None else int(self.id.rpartition(".")[2])
+
+    def unqueue(self, run: Run) -> None:
+        """Take a child's run out of those that wait for a place. The lock is held."""
+        if self._queue is not None and run in self._queue:
+            self._queue.remove(run)
 
     def _in_order(self) -> list[Handle]:
         return sorted(self._children.values(), key=lambda child: child._number)
@@ -186,7 +218,7 @@ class Handle:
         return (self._wall + running) * 1000
 
 
-_NO_CHILDREN: Mapping[str, Handle] = MappingProxyType({})
+NO_CHILDREN: Mapping[str, Handle] = MappingProxyType({})
 
 
 @attrs.frozen
@@ -203,6 +235,7 @@ class HandleView:
         inbox: Items in the inbox.
         pending: The first open request in call order; None where none is.
         children: Live children.
+        is_busy: Whether a turn is under way, or waits for its place: `running`, or about to be.
     """
 
     id: str
@@ -214,6 +247,7 @@ class HandleView:
     inbox: int
     pending: Request | None
     children: int
+    is_busy: bool = False
 
 
 @attrs.frozen
@@ -308,6 +342,11 @@ def path_of(handle: Handle) -> tuple[str, ...]:
     return tuple(handle.id.split("/"))
 
 
+def surfaced(request: Request, handle: Handle) -> Request:
+    """Return a request of `handle` as the outside knows it: with the handle's path in it."""
+    return attrs.evolve(request, data={**(request.data or {}), "path": list(path_of(handle))})
+
+
 def view_of(handle: Handle, pending: Request | None) -> HandleView:
     """Return `handle` as it is now. The caller holds the lock."""
     return HandleView(
@@ -320,4 +359,5 @@ def view_of(handle: Handle, pending: Request | None) -> HandleView:
         inbox=len(handle._inbox),
         pending=shown(pending),
         children=len(handle._children),
+        is_busy=handle._run is not None,
     )

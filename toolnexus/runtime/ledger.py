@@ -29,6 +29,17 @@ def chain(handle: Handle) -> Iterator[Handle]:
         one = one.parent
 
 
+def turns_of(handle: Handle) -> frozenset[str]:
+    """Return the ids of the turns, parked or running, of the handle and those above it."""
+    found = set()
+    for one in chain(handle):
+        if one._parked is not None:
+            found.add(one._parked.run)
+        elif one._run is not None and one._run.turn is not None:
+            found.add(one._run.turn.run)
+    return frozenset(found)
+
+
 def carve(budget: Budget, parent: Handle) -> Budget:
     """Return `budget` with tokens and tool calls cut down to what the chain has left."""
     tokens = _least(budget.max_tokens, *(_tokens_left(one) for one in chain(parent)))
@@ -71,6 +82,16 @@ def reserve_tool_call(handle: Handle) -> str | None:
     for one in chain(handle):
         one._tool_calls += 1
     return None
+
+
+def lasting_tool_calls(handle: Handle) -> int:
+    """Return how many calls are booked, but for those that a crash now would book once more."""
+    count, below = handle._tool_calls, [handle]
+    for one in below:
+        if one._run is not None and one._run.turn is not None:
+            count -= one._run.turn.booked_in_vain()
+        below.extend(one._children.values())
+    return count
 
 
 def add_usage(handle: Handle, usage: Usage) -> None:

@@ -10,6 +10,7 @@ from toolnexus.process import ProcessBound
 from toolnexus.runtime.announcing import Announcing
 from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
+from toolnexus.runtime.durable import Durable
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.turns import Turns
 
@@ -32,12 +33,14 @@ class Lifetime(ProcessBound):
         closing: Closing,
         turns: Turns,
         announcing: Announcing,
+        durable: Durable | None = None,
     ) -> None:
         self._core = core
         self._settling = settling
         self._closing = closing
         self._turns = turns
         self._announcing = announcing
+        self._durable = durable
 
     def before_fork(self) -> None:
         """Let no other thread be in the middle of a decision: a child would inherit half."""
@@ -60,6 +63,9 @@ class Lifetime(ProcessBound):
         self._turns.gate.after_fork()
         self._turns.transport.after_fork()
         self._turns.deadlines.after_fork()
+        if self._durable is not None:
+            self._durable.after_fork()
+            return
         with core.deciding() as effects:
             self._settling.after_fork_locked(effects)
             self._closing.withdraw_unanswerable_locked(effects)
@@ -67,6 +73,9 @@ class Lifetime(ProcessBound):
 
     def at_exit(self) -> None:
         """Abort requests in flight, so that the interpreter can end."""
+        if self._durable is not None:
+            # Whatever these turns still do is not written any more: they go on elsewhere.
+            self._durable.let_go()
         with self._core.lock:
             runs = [one._run for one in self._core.handles.values() if one._run is not None]
         for run in runs:
@@ -75,8 +84,11 @@ class Lifetime(ProcessBound):
 
     def end(self) -> None:
         """End the threads and sockets; name the agents whose tools do not let go."""
+        self._announcing.close()
         self._turns.deadlines.close()
         self._core.vault.clear()
+        if self._durable is not None:
+            self._durable.end(_JOIN_SECONDS)
         # Nothing runs any more, so what waits for runs to end does so at once.
         for job in self._core.pool.take_queued():
             job.run_if_unclaimed()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from toolnexus.errors import StoreError
 from toolnexus.parts.part import Content
 from toolnexus.results import TaskResult
 from toolnexus.runtime.core import Core
+from toolnexus.runtime.effects import lost_result
 from toolnexus.runtime.handle import Ack, Handle
 from toolnexus.runtime.run import End, HelpingFuture
 from toolnexus.runtime.spawning import Spawning
 from toolnexus.runtime.state import State
+from toolnexus.runtime.tree import NotHeld, Tree, held_result
 from toolnexus.runtime.waiting import Waiting, refuse_self_wait, seconds_of
 
 
@@ -28,21 +31,26 @@ class Outcomes:
         """Wake an agent and wait for its result. See `AgentRuntime.run_turn`."""
         core = self._core
         timeout = seconds_of(timeout)
-        with core.deciding() as effects:
-            future = core.new_future_locked(handle)
-            ack, run = self._spawning.wake_locked(
-                handle, prompt, effects, is_awaited=timeout is None
-            )
-            if run is None and not ack.ok:
-                core.forget_future_locked(handle, future)
-                return core.result_locked(handle, refused_end(ack))
+        try:
+            with core.holding(handle), core.deciding() as effects:
+                future = core.new_future_locked(handle)
+                ack, run = self._spawning.wake_locked(
+                    handle, prompt, effects, is_awaited=timeout is None
+                )
+                if run is None and not ack.ok:
+                    core.forget_future_locked(handle, future)
+                    return core.result_locked(handle, refused_end(ack))
+        except NotHeld as why:
+            return held_result(why)
         return self._wait(handle, future, timeout)
 
     def future(self, handle: Handle) -> HelpingFuture[TaskResult]:
         """Return a future for the next result. See `AgentRuntime.future_result`."""
         core = self._core
+        self._look_up(handle)
         with core.deciding() as effects:
             future = core.new_future_locked(handle)
+            self.watch_locked(handle)
             future.help = lambda timeout: self._waiting.help(handle, future, timeout)
             if handle._state is State.CLOSED or (handle._is_closing and handle._run is None):
                 # This one only: others that wait are told when the closing is done.
@@ -55,12 +63,71 @@ class Outcomes:
         core = self._core
         timeout = seconds_of(timeout)
         refuse_self_wait(core, handle)
-        with core.lock:
-            standing = self.standing_locked(handle)
-            if standing is not None:
+        self._look_up(handle)
+        found = self._written_or_next(handle)
+        if isinstance(found, TaskResult):
+            return found
+        # Looked at once there is a future, so that no result comes in between.
+        standing = self.standing_elsewhere(handle)
+        if standing is not None:
+            with core.lock:
+                core.forget_future_locked(handle, found)
+            return standing
+        return self._wait(handle, found, timeout)
+
+    def _written_or_next(self, handle: Handle) -> TaskResult | HelpingFuture[TaskResult]:
+        """Return the result of a settled handle of this process, or a future for the next."""
+        written: TaskResult | None = None
+        while True:
+            with self._core.lock:
+                standing, kept_in = self.standing_here_locked(handle), handle._tree
+                if standing is None:
+                    future = self._core.new_future_locked(handle)
+                    self.watch_locked(handle)
+                    return future
+            if kept_in is None or standing == written:
                 return standing
-            future = core.new_future_locked(handle)
-        return self._wait(handle, future, timeout)
+            # It may have been decided in this moment.
+            lost = self.lost_in(kept_in)
+            if lost is not None:
+                return lost
+            written = standing
+
+    def standing_here_locked(self, handle: Handle) -> TaskResult | None:
+        """Return the result of a settled handle of this process; None for another's too."""
+        return self.standing_locked(handle) if self._is_here(handle) else None
+
+    def lost_in(self, tree: Tree | None) -> TaskResult | None:
+        """See that what was decided of a run is written; return what to say where it is not.
+
+        A request that is told of can then be answered.
+        """
+        if tree is None or self._core.keeper is None:
+            return None
+        try:
+            self._core.keeper.flush([tree])
+        except StoreError as error:
+            return lost_result(error)
+        return None
+
+    def standing_elsewhere(self, handle: Handle) -> TaskResult | None:
+        """Return the result of a settled handle that this process does not have."""
+        if self._is_here(handle) or self._core.keeper is None:
+            return None
+        return self._core.keeper.archive.standing(handle)
+
+    def _look_up(self, handle: Handle) -> None:
+        if self._core.keeper is not None and handle.parent is not None:
+            self._core.keeper.shells.refresh(handle)
+
+    def _is_here(self, handle: Handle) -> bool:
+        return self._core.keeper is None or handle.parent is None or handle._tree is not None
+
+    def watch_locked(self, handle: Handle) -> None:
+        """Have the result told also where it comes in another process."""
+        if self._core.keeper is not None:
+            self._core.keeper.elsewhere.watch_locked(handle)
+            self._core.keeper.on_open()
 
     def standing_locked(self, handle: Handle) -> TaskResult | None:
         """Return the result of a settled handle; None where one is still to come."""

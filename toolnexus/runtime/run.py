@@ -8,15 +8,17 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
 
-from toolnexus.cancel import CancelToken
+from toolnexus.cancel import CancelToken, run_callbacks
 from toolnexus.client.tracing import NO_SPAN, Span
 from toolnexus.messages import Status
 from toolnexus.runtime.state import Cause
 from toolnexus.suspension import Request
+from toolnexus.threads import OwnThread, WrapJob, wrapped
 
 if TYPE_CHECKING:
     from toolnexus.client.turn import Turn
@@ -92,7 +94,6 @@ class Run:
         context: The waker's context variables.
         began: Clock instant of its admission.
         drained: Inbox items taken by it.
-        reserved: Ends of the ids of children that the present calls spawn, by position.
         is_started: Whether it has left the queue for a place below its parent.
         is_stopping: Whether an interrupt has begun: it may start nothing more.
         is_over: Whether its result is settled; what its thread does after that counts no more.
@@ -117,8 +118,8 @@ class Run:
         "is_stopping",
         "model",
         "prompt",
-        "reserved",
         "span",
+        "tree",
         "turn",
     )
 
@@ -133,6 +134,8 @@ class Run:
         is_awaited: bool = False,
     ) -> None:
         self.handle = handle
+        # What it belongs to in this process; its handle may be in another one by its end.
+        self.tree = handle._tree
         self.cause = cause
         self.prompt = prompt
         self.is_retry = is_retry
@@ -145,7 +148,6 @@ class Run:
         # -- guarded by the runtime's lock ------------------------------------------------
         self.turn = turn
         self.began = 0.0
-        self.reserved: dict[int, int] = {}
         self.drained: list[Posted] = []
         self.is_started = False
         self.is_over = False
@@ -175,3 +177,27 @@ class Run:
         except BaseException:
             logger.exception("%s: the turn ended its thread", self.handle.id)
         return True
+
+
+def execute_here(run: Run) -> None:
+    """Do the work of `run` on this thread, unless another one has begun."""
+    if run.claim():
+        run.execute()
+
+
+def throw(token: CancelToken, reason: str, wrap_job: WrapJob | None = None) -> None:
+    """Cancel, and leave callbacks of foreign code, which may be slow, to a thread of theirs."""
+    callbacks = token.throw(reason)
+    if callbacks:
+        thread = OwnThread(_run_foreign, "toolnexus-cancel", wrap_job, (callbacks,))
+        try:
+            thread.start()
+        except RuntimeError:  # the machine gives no more threads
+            _run_foreign(callbacks)
+
+
+def _run_foreign(callbacks: list[Callable[[], object]]) -> None:
+    try:
+        wrapped(partial(run_callbacks, callbacks))
+    except BaseException:
+        logger.exception("a cancel callback ended its thread")

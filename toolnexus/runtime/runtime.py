@@ -12,29 +12,20 @@ from toolnexus.budget import Budget
 from toolnexus.client.options import options_from
 from toolnexus.errors import ConfigError
 from toolnexus.events import Event
-from toolnexus.grants import Grant
 from toolnexus.messages import InboxItem
 from toolnexus.parts.part import Content, Prompt
 from toolnexus.results import TaskResult
-from toolnexus.runtime.admission import Admission
-from toolnexus.runtime.announcing import Announcing
-from toolnexus.runtime.answers import Answers, several
-from toolnexus.runtime.closing import Closing
-from toolnexus.runtime.core import Core
+from toolnexus.runtime.answers import several
+from toolnexus.runtime.assembly import assemble
 from toolnexus.runtime.definition import AgentDef
-from toolnexus.runtime.delegation import Delegation
+from toolnexus.runtime.durable import Durable
 from toolnexus.runtime.handle import Ack, Handle, Spawn
-from toolnexus.runtime.lifetime import Lifetime
+from toolnexus.runtime.housekeeping import Housekeeping
 from toolnexus.runtime.options import RuntimeOptions
-from toolnexus.runtime.outcomes import Outcomes
 from toolnexus.runtime.reading import Reading
-from toolnexus.runtime.settling import Settling
-from toolnexus.runtime.spawning import Spawning
+from toolnexus.runtime.spawning import is_ancestor
 from toolnexus.runtime.state import State
-from toolnexus.runtime.streaming import Streaming
-from toolnexus.runtime.turns import Turns
-from toolnexus.runtime.waiting import Waiting
-from toolnexus.stores.outputs import OutputStore, ReadOutput
+from toolnexus.runtime.tree import HeldElsewhere, NotHeld, RuntimeClosed
 from toolnexus.suspension import Answer
 from toolnexus.wire.parts import prompt_content
 
@@ -52,8 +43,8 @@ class _Root(enum.Enum):
     ROOT = "root"
 
 
-class AgentRuntime(Reading):
-    """A tree of agents in one process.
+class AgentRuntime(Reading, Housekeeping):
+    """A tree of agents: in the memory of one process, or in a store that processes share.
 
     Every verb can be called from any thread, tools and callbacks included. Verbs raise only for
     misuse by the host; what goes wrong in an agent is a `TaskResult`. A context manager that
@@ -69,38 +60,23 @@ class AgentRuntime(Reading):
 
         Raises:
             ConfigError: An option has the wrong type or value, or the registry does not fit.
+            StoreError: With `recover`, the store does not work.
         """
         self.options: RuntimeOptions = options_from(RuntimeOptions, options, given)
-        core = self._core = Core(self.options)
-        admission = Admission(core)
-        settling = Settling(core, admission)
-        waiting = Waiting(core)
-        self._closing = closing = Closing(core, settling)
-        self._spawning = spawning = Spawning(core, admission, settling, closing)
-        delegation = Delegation(core, waiting, spawning, closing)
-        self._turns = Turns(core, settling, closing, delegation)
-        core.execute = self._turns.execute
-        self._answers = answers = Answers(core, settling, spawning, waiting)
-        self._outcomes = outcomes = Outcomes(core, spawning, waiting)
-        self._streaming = Streaming(core, spawning, waiting, outcomes, answers)
-        announcing = Announcing(core, answers, self._turns.deadlines)
-        core.announce = announcing.announce
-        self._lifetime = Lifetime(core, settling, closing, self._turns, announcing)
+        parts = assemble(self.options)
+        self._core = parts.core
+        self._closing, self._spawning = parts.closing, parts.spawning
+        self._turns, self._answers = parts.turns, parts.answers
+        self._outcomes, self._streaming = parts.outcomes, parts.streaming
+        self._durable, self._lifetime = parts.durable, parts.lifetime
         process.watch(self._lifetime)
+        if self.options.recover:
+            self.recover()
 
     @property
     def root(self) -> Handle:
         """The root: the parent of what the host spawns. It runs no turns itself."""
         return self._core.root
-
-    @property
-    def output_store(self) -> OutputStore:
-        """Where the whole of long tool results is kept; `ReadOutput` reads from it."""
-        return self._turns.limits.store
-
-    def read_output(self) -> ReadOutput:
-        """Return the tool with which a model reads what of a long result it was not shown."""
-        return ReadOutput(self.output_store, self.options.max_result_chars)
 
     def spawn(
         self, parent: Handle, name: str | AgentDef, budget: Budget | None = None
@@ -118,7 +94,12 @@ class AgentRuntime(Reading):
         """
         if not isinstance(name, (str, AgentDef)):
             raise ConfigError(f"spawn takes an agent's name or AgentDef, not {name!r}")
-        return self._spawning.spawn(self._core.own(parent), name, budget)
+        parent = self._core.own(parent)
+        try:
+            with self._core.holding(parent):
+                return self._spawning.spawn(parent, name, budget)
+        except NotHeld as why:
+            return Spawn(None, str(why))
 
     def post(self, handle: Handle, item: InboxItem, sender: Handle | None = None) -> Ack:
         """Put something into an agent's inbox; its next turn reads it. Never blocks.
@@ -134,7 +115,14 @@ class AgentRuntime(Reading):
         """
         if sender is not None:
             self._core.own(sender)
-        return self._spawning.post(self._core.own(handle), item, sender)
+        handle = self._core.own(handle)
+        try:
+            with self._core.holding(handle):
+                return self._spawning.post(handle, item, sender)
+        except RuntimeClosed as why:
+            return Ack(ok=False, error=str(why))
+        except HeldElsewhere:
+            return self._stored.post(handle, item, is_trusted=is_ancestor(sender, handle))
 
     def wake(
         self, handle: Handle, prompt: Prompt | None = None, *, streams: bool = False
@@ -154,8 +142,11 @@ class AgentRuntime(Reading):
             is not empty by then.
         """
         content, handle = self._content(prompt), self._core.own(handle)
-        with self._core.deciding() as effects:
-            return self._spawning.wake_locked(handle, content, effects, streams=streams)[0]
+        try:
+            with self._core.holding(handle), self._core.deciding() as effects:
+                return self._spawning.wake_locked(handle, content, effects, streams=streams)[0]
+        except NotHeld as why:
+            return Ack(ok=False, error=str(why))
 
     def run_turn(
         self, handle: Handle, prompt: Prompt | None = None, timeout: float | None = None
@@ -172,8 +163,8 @@ class AgentRuntime(Reading):
         Returns:
             The turn's result; an `error` result that says why where the wake was refused.
         """
-        content = self._content(prompt)
-        return self._outcomes.run_turn(self._core.own(handle), content, timeout)
+        content, handle = self._content(prompt), self._core.own(handle)
+        return self._outcomes.run_turn(handle, content, timeout)
 
     def stream(
         self,
@@ -241,12 +232,19 @@ class AgentRuntime(Reading):
     def interrupt(self, handle: Handle) -> None:
         """Stop what an agent does, in mid-request; it goes to `idle`, never away.
 
-        What its running or halted `task` calls do is stopped as well. On a suspended agent the
-        request is withdrawn along the whole chain that carries it. Waiters get `interrupted`;
-        the inbox is as it was before the turn, unless tools have run. Returns within moments,
-        also where a tool cannot be stopped: what that still does is dropped.
+        What its running or halted `task` calls do is stopped too; a suspended agent's request
+        is withdrawn along the chain that carries it. Waiters get `interrupted`; the inbox is as
+        before the turn, unless tools have run. Returns within moments, also where a tool cannot
+        be stopped (that is dropped); for a run of another process once that one has done it.
         """
-        self._closing.interrupt(self._core.own(handle))
+        handle = self._core.own(handle)
+        try:
+            with self._core.holding(handle, takes_busy=True):
+                self._closing.interrupt(handle)
+        except HeldElsewhere:
+            self._stored.interrupt(handle, self._closing)
+        except RuntimeClosed:
+            pass  # nothing of it is under way here
 
     def close(
         self,
@@ -257,7 +255,8 @@ class AgentRuntime(Reading):
     ) -> None:
         """End an agent and everything below it, leaves first. Idempotent. Blocks.
 
-        Closing the root ends the runtime: its threads and sockets too.
+        Closing the root ends the runtime: its threads and sockets too. With a store that is
+        all it ends: what is parked stays, and turns under way are left to `recover`.
 
         Args:
             handle: Whom to end; the root where none is given.
@@ -265,12 +264,26 @@ class AgentRuntime(Reading):
             reason: What `on_close` is told; `interrupted` if forced, else `closed`.
         """
         handle = self.root if handle is _Root.ROOT else self._core.own(handle)
+        if handle.parent is not None:
+            self._close(handle, force=force, reason=reason)
+            return
         try:
-            self._closing.close(handle, force=force, reason=reason)
+            if self._durable is None:
+                self._closing.close(handle, force=force, reason=reason)
+            else:
+                self._durable.detach(handle, self._closing, force=force, reason=reason)
         finally:
-            if handle.parent is None:
-                process.unwatch(self._lifetime)
-                self._lifetime.end()
+            process.unwatch(self._lifetime)
+            self._lifetime.end()
+
+    def _close(self, handle: Handle, *, force: bool, reason: str | None) -> None:
+        try:
+            with self._core.holding(handle, takes_busy=True):
+                self._closing.close(handle, force=force, reason=reason)
+        except HeldElsewhere:
+            self._stored.close(handle, self._closing, force=force, reason=reason)
+        except RuntimeClosed:
+            pass  # it is the store's now
 
     def resume(self, answer: Answer | Iterable[Answer], *, principal: object = None) -> None:
         """Answer an open request and block until no ancestor of the asker can go on.
@@ -290,7 +303,9 @@ class AgentRuntime(Reading):
             RequestExpired: It came too late and is no decline.
             InvalidAnswer: It does not fit the request's schema, or the tool; lists every fault.
             NotAuthorized: `authorize` did not say True.
-            ConfigError: It is no `Answer`, or two different ones have one id.
+            ConfigError: It is no `Answer`, or two different ones have one id; or nobody here
+                knows the agent that asks.
+            StoreError: The store does not work; the same answer given again goes on.
         """
         self._answers.resume(several(answer), principal)
 
@@ -330,28 +345,12 @@ class AgentRuntime(Reading):
         if content is None:
             raise ConfigError("supersede takes what the user says instead, not None")
         by = None if principal is None else str(principal)
-        return self._spawning.supersede(self._core.own(handle), content, by)
-
-    def grant(self, grant: Grant) -> Grant:
-        """Let calls that fit `grant` be executed without asking, from now on; return it.
-
-        Kept by this runtime, in memory. A request that is open already stays open.
-        """
-        if not isinstance(grant, Grant):
-            raise ConfigError(f"grant takes a Grant, not {grant!r}")
-        text = f"grant {grant.id} for {grant.tool} under {grant.under}"
-        with self._core.deciding() as effects:
-            self._core.grants[grant.id] = grant
-            self._core.note_locked(self._core.root, text, effects)
-        return grant
-
-    def revoke(self, grant: Grant | str) -> bool:
-        """Take a grant back, given it or its id; False where there is none."""
-        key = grant.id if isinstance(grant, Grant) else grant
-        with self._core.deciding() as effects:
-            if found := self._core.grants.pop(key, None) is not None:
-                self._core.note_locked(self._core.root, f"grant {key} revoked", effects)
-        return found
+        handle = self._core.own(handle)
+        try:
+            with self._core.holding(handle):
+                return self._spawning.supersede(handle, content, by)
+        except NotHeld as why:
+            return Ack(ok=False, error=str(why))
 
     def retry(self, handle: Handle, budget: Budget | None = None) -> TaskResult:
         """Go on with a turn that failed, from its last good step. Blocks.
@@ -382,6 +381,11 @@ class AgentRuntime(Reading):
         trace: TracebackType | None,
     ) -> None:
         self.close(force=kind is not None)
+
+    @property
+    def _stored(self) -> Durable:
+        assert self._durable is not None  # noqa: S101 - only with a store a run is elsewhere
+        return self._durable
 
     def __repr__(self) -> str:
         if self._core.root.state is State.CLOSED:

@@ -48,8 +48,8 @@ class Settling:
         effects.add(end_run, run.span, end.status, end.error_type)
         if run.is_started:
             self._admission.release_place_locked(handle.parent, effects)
-        elif handle.parent is not None and handle.parent._queue is not None:
-            handle.parent._queue.remove(run)
+        elif handle.parent is not None:
+            handle.parent.unqueue(run)
 
     def _park_locked(self, run: Run, effects: Effects) -> None:
         handle = run.handle

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.checkpoint import CallState, Checkpoint
@@ -25,6 +25,9 @@ from toolnexus.runtime.inbox import Posted
 from toolnexus.runtime.run import Run, current_run
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause, State
+
+if TYPE_CHECKING:
+    from toolnexus.runtime.keeping import Keeper
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,7 @@ class Spawning:
         target: AgentDef | str,
         budget: Budget | None = None,
         number: int | None = None,
+        attach: Callable[[Handle], object] | None = None,
     ) -> Spawn:
         """Return a new child of `parent` in `idle`, or the reason against it.
 
@@ -57,6 +61,7 @@ class Spawning:
             target: An agent's name, or a definition.
             budget: Limits that go before the definition's.
             number: The end of its id, reserved before; None takes the next.
+            attach: Told of the child in the moment in which there is one, with the lock held.
         """
         core = self._core
         if budget is not None and not isinstance(budget, Budget):
@@ -70,26 +75,53 @@ class Spawning:
                 return Spawn(
                     None, f'agent "{definition.name}": its team names "{member}", unknown'
                 )
+        wanted = (budget or EMPTY_BUDGET).over(definition.budget).over(self._defaults)
+        if core.keeper is not None and parent.parent is None:
+            return self._start_run(core.keeper, parent, definition, wanted)
         with core.deciding() as effects:
-            if parent._is_closing or parent._state is State.CLOSED:
-                return Spawn(None, "parent closed")
-            refusal = ledger.spawn_refusal(parent, core.clock.monotonic())
+            refusal = self._refusal_locked(parent)
             if refusal is not None:
                 return Spawn(None, refusal)
-            wanted = (budget or EMPTY_BUDGET).over(definition.budget).over(self._defaults)
             carved = ledger.carve(wanted, parent)
             child = core.add_child_locked(parent, definition, carved, effects, number)
+            if attach is not None:
+                attach(child)
+        return self._told(child, definition)
+
+    def _start_run(
+        self, keeper: Keeper, root: Handle, definition: AgentDef, wanted: Budget
+    ) -> Spawn:
+        """Make a run in the store, where all processes count the children of the root."""
+        refusal = keeper.refusal_of_run(root)
+        with self._core.lock:
+            refusal = refusal or self._refusal_locked(root)
+            carved = ledger.carve(wanted, root)
+        if refusal is not None:
+            return Spawn(None, refusal)
+        return self._told(keeper.start_run(definition, carved), definition)
+
+    def _refusal_locked(self, parent: Handle) -> str | None:
+        if parent._is_closing or parent._state is State.CLOSED:
+            return "parent closed"
+        return ledger.spawn_refusal(parent, self._core.clock.monotonic())
+
+    def _told(self, child: Handle, definition: AgentDef) -> Spawn:
+        """Tell the definition's `on_spawn`, which may refuse the child."""
         if definition.on_spawn is not None:
             try:
                 definition.on_spawn(child)
             except Exception as error:
                 logger.exception("%s: on_spawn failed; the spawn is refused", child.id)
-                self._closing.close(child, force=True, reason="on_spawn failed")
+                self._refuse(child)
                 return Spawn(None, f"on_spawn failed: {type(error).__name__}: {error}")
             except BaseException:
-                self._closing.close(child, force=True, reason="on_spawn failed")
+                self._refuse(child)
                 raise
         return Spawn(child)
+
+    def _refuse(self, child: Handle) -> None:
+        with self._core.holding(child):
+            self._closing.close(child, force=True, reason="on_spawn failed")
 
     def _definition(self, parent: Handle, name: str) -> AgentDef | None:
         return parent.definition.members.get(name) or self._core.registry.get(name)
@@ -98,17 +130,25 @@ class Spawning:
         """Append to the inbox, or say why not."""
         if not isinstance(item, InboxItem):
             raise ConfigError(f"post takes an InboxItem, not {item!r}")
+        with self._core.deciding() as effects:
+            is_trusted = is_ancestor(sender, handle)
+            return self.post_locked(handle, item, effects, is_trusted=is_trusted)
+
+    def post_locked(
+        self, handle: Handle, item: InboxItem, effects: Effects, *, is_trusted: bool
+    ) -> Ack:
+        """Append to the inbox, or say why not."""
         core = self._core
-        with core.deciding() as effects:
-            if handle._is_closing or handle._state is State.CLOSED:
-                return Ack(ok=False, error=f"inbox closed: {handle.id}")
-            cap = core.options.inbox_cap
-            if len(handle._inbox) >= cap:
-                text = f"post REJECTED (inbox full, cap {cap}) from {item.sender}"
-                core.note_locked(handle, text, effects)
-                return Ack(ok=False, error=f"inbox full: {handle.id}")
-            handle._inbox.append(Posted(item, _is_ancestor(sender, handle)))
-            return Ack(ok=True)
+        if handle._is_closing or handle._state is State.CLOSED:
+            return Ack(ok=False, error=f"inbox closed: {handle.id}")
+        cap = core.options.inbox_cap
+        if len(handle._inbox) >= cap:
+            text = f"post REJECTED (inbox full, cap {cap}) from {item.sender}"
+            core.note_locked(handle, text, effects)
+            return Ack(ok=False, error=f"inbox full: {handle.id}")
+        handle._inbox.append(Posted(item, is_trusted))
+        effects.touch(handle._tree)
+        return Ack(ok=True)
 
     def wake_locked(
         self,
@@ -159,10 +199,10 @@ class Spawning:
                 return Ack(ok=False, error=ledger.spent_text(spent.limit))
             for child in self._closing.workers_locked(handle):
                 calls = core.calls_locked(child)
-                core.supersede_locked(child, calls, effects, principal)
+                core.withdraw_locked(child, calls, "supersede", effects, principal)
             request = core.pending_of_locked(handle)
             kind = "" if request is None else request.kind
-            core.supersede_locked(handle, halted.calls, effects, principal)
+            core.withdraw_locked(handle, halted.calls, "supersede", effects, principal)
             turn = Turn.restore(halted, core.lock)
             core.vault.drop(turn.all_secrets())
             handle._transcript = superseded_transcript(turn)
@@ -233,10 +273,13 @@ class Spawning:
         for call in calls:
             child = self._core.handles.get(call.child or "")
             if child is not None:
+                if child._tree is not None:
+                    below = self._core.subtree_locked(child)
+                    child._tree.doomed.update(one.id for one in below)
                 effects.add(partial(self._closing.close, child, force=force))
 
 
-def _is_ancestor(sender: Handle | None, handle: Handle) -> bool:
+def is_ancestor(sender: Handle | None, handle: Handle) -> bool:
     """Whether the post comes from above: by the handle given, or by the turn it is made in."""
     if sender is None:
         mine = current_run.get()

@@ -15,6 +15,7 @@ from toolnexus.runtime.feeds import Feed
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.outcomes import Outcomes, refused_end
 from toolnexus.runtime.spawning import Spawning
+from toolnexus.runtime.tree import NotHeld, held_result
 from toolnexus.runtime.waiting import Waiting, refuse_self_wait
 from toolnexus.suspension import Answer
 
@@ -42,9 +43,19 @@ class Streaming:
 
     def turn(self, handle: Handle, prompt: Content, *, tree: bool) -> EventStream:
         """Start a turn and yield its events."""
+        refuse_self_wait(self._core, handle)
+        try:
+            feed, future, refused = self._begin(handle, prompt, tree=tree)
+        except NotHeld as why:
+            yield Done(held_result(why), handle.id)
+            return
+        yield from self._until_settled(feed, future, refused)
+
+    def _begin(
+        self, handle: Handle, prompt: Content, *, tree: bool
+    ) -> tuple[Feed, Future[TaskResult], TaskResult | None]:
         core = self._core
-        refuse_self_wait(core, handle)
-        with core.deciding() as effects:
+        with core.holding(handle), core.deciding() as effects:
             ack, run = self._spawning.wake_locked(handle, prompt, effects, streams=True)
             refused: TaskResult | None = None
             if run is None and not ack.ok:
@@ -52,15 +63,19 @@ class Streaming:
             elif run is not None and run.is_over:
                 refused = handle.last_result
             feed, future = self._listen_locked(handle, tree=tree, joins=False)
-        yield from self._until_settled(feed, future, refused)
+        return feed, future, refused
 
     def joined(self, handle: Handle, *, tree: bool) -> EventStream:
         """Yield the events of the turn that is under way, or of the last, or first to come."""
         core = self._core
         refuse_self_wait(core, handle)
         with core.lock:
-            standing = self._outcomes.standing_locked(handle)
             feed, future = self._listen_locked(handle, tree=tree, joins=True)
+            standing, kept_in = self._outcomes.standing_here_locked(handle), handle._tree
+        if standing is not None:
+            standing = self._outcomes.lost_in(kept_in) or standing
+        # Looked at once there is a future, so that no result comes in between.
+        standing = standing or self._outcomes.standing_elsewhere(handle)
         yield from self._until_settled(feed, future, standing)
 
     def resumed(
@@ -101,6 +116,7 @@ class Streaming:
         feeds = self._core.feeds
         feed = feeds.open(handle, tree=tree, is_for_turn=True, joins=joins)
         future = self._core.new_future_locked(handle)
+        self._outcomes.watch_locked(handle)
         future.add_done_callback(lambda _: feed.finish())
         return feed, future
 

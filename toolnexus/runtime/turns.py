@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -42,6 +41,7 @@ from toolnexus.runtime.inbox import compose
 from toolnexus.runtime.run import INTERRUPTED, End, Run, current_run
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.task import TaskTool
+from toolnexus.threads import OwnThread, wrapped
 from toolnexus.toolspec import Tool
 from toolnexus.transport import Transport
 
@@ -74,7 +74,7 @@ class Turns:
         self._model = model_for(options, self.transport, self.gate)
         self._tracing = guarded(options.tracing)
         self.limits = OutputLimits(options)
-        self.deadlines = Deadlines(core.clock)
+        self.deadlines = Deadlines(core.clock, options.wrap_job)
         # Shared without a lock: two threads may build the same gear, and either will do.
         self._gear: WeakKeyDictionary[AgentDef, _Gear] = WeakKeyDictionary()
 
@@ -86,7 +86,7 @@ class Turns:
         """
         following: Run | None = run
         while following is not None:
-            following = following.context.run(self._once, following)
+            following = following.context.run(wrapped, partial(self._once, following))
 
     def _once(self, run: Run) -> Run | None:
         """Work on `run` until it is settled; return what it set going, claimed, or None."""
@@ -163,9 +163,7 @@ class Turns:
         except BaseException:
             # A callback ended this thread; what it set going must not end with it.
             if following is not None and following.claim():
-                threading.Thread(
-                    target=following.execute, name="toolnexus-turn", daemon=True
-                ).start()
+                OwnThread(following.execute, "toolnexus-turn", core.options.wrap_job).start()
             raise
         # A callback may have waited for it, and so have executed it.
         return True, following if following is not None and following.claim() else None
@@ -173,9 +171,11 @@ class Turns:
     def _leave_stale_locked(self, run: Run, effects: Effects) -> None:
         """Note that the thread of a run that was settled without it is back."""
         handle = run.handle
-        if run.is_stale:
+        if run.is_stale and run.tree is handle._tree:
             run.is_stale = False
             handle._stale_runs -= 1
+            # With that the run may be at rest.
+            effects.touch(run.tree)
             effects.add(logger.info, "%s: what a stopped turn still did is dropped", handle.id)
         self._core.tell_watchers_locked(handle, effects)
 

@@ -15,6 +15,7 @@ from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.run import Run, current_run
+from toolnexus.threads import OwnThread, WrapJob
 from toolnexus.workers import Job
 
 _NESTED_TURNS: int = 16
@@ -163,7 +164,8 @@ def _execute(run: Run, *, on_own_thread: bool) -> None:
 
     That is where it must not keep the caller, and where turns are nested too deeply.
     """
-    if run.handle.depth % _NESTED_TURNS and not on_own_thread:
+    options = run.handle._core.options
+    if options.inline or (run.handle.depth % _NESTED_TURNS and not on_own_thread):
         run.execute()
         return
     errors: list[BaseException] = []
@@ -174,7 +176,7 @@ def _execute(run: Run, *, on_own_thread: bool) -> None:
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             errors.append(error)
 
-    thread = threading.Thread(target=work, name="toolnexus-turn", daemon=True)
+    thread = OwnThread(work, "toolnexus-turn", options.wrap_job)
     try:
         thread.start()
     except RuntimeError:
@@ -234,14 +236,12 @@ def _waits_for(parent: Handle | None, child: Handle) -> bool:
     return any(call.child == child.id and call.status == "started" for call in calls)
 
 
-def finish_or_start(job: Job, timeout: float | None) -> None:
+def finish_or_start(job: Job, timeout: float | None, wrap_job: WrapJob | None) -> None:
     """Do a job that no worker has begun: here, or elsewhere if it must not keep the caller."""
     if timeout is None:
         job.run_if_unclaimed()
     else:
-        thread = threading.Thread(
-            target=job.run_if_unclaimed, name="toolnexus-resume", daemon=True
-        )
+        thread = OwnThread(job.run_if_unclaimed, "toolnexus-resume", wrap_job)
         try:
             thread.start()
         except RuntimeError:  # the machine gives no more threads

@@ -1,0 +1,122 @@
+"""Continuing: from an answer that a store has accepted to the run that goes on with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from toolnexus.checkpoint import CallState
+from toolnexus.errors import ToolnexusError, UnknownRequest
+from toolnexus.runtime.answers import Answers, Begun
+from toolnexus.runtime.claims import Claims, Found
+from toolnexus.runtime.core import Core
+from toolnexus.runtime.handle import PendingRequest
+from toolnexus.runtime.keeping import Keeper
+from toolnexus.runtime.letters import Letters
+from toolnexus.runtime.tree import HeldElsewhere, RuntimeClosed, run_id_of
+from toolnexus.suspension import Answer
+
+logger = logging.getLogger(__name__)
+
+
+class StoredAnswers:
+    """Claims answers, and has the runs that wait for them take them."""
+
+    def __init__(
+        self, core: Core, keeper: Keeper, claims: Claims, letters: Letters, answers: Answers
+    ) -> None:
+        self._core = core
+        self._keeper = keeper
+        self._claims = claims
+        self._letters = letters
+        self._answers = answers
+
+    def accept(
+        self,
+        answers: Sequence[Answer],
+        may: Callable[[CallState, PendingRequest, Answer], object],
+        by: str | None,
+    ) -> list[Begun]:
+        """Record answers, all of them or none, and start what they set going.
+
+        Args:
+            answers: Each to a request of its own, or the same again.
+            may: Raises where the host does not let one be given.
+            by: Who answers, for the audit.
+
+        Raises:
+            ResumeError: One fits nothing; nothing has changed.
+        """
+        begun: list[Begun] = []
+        try:
+            for one in self._claims.claim(answers, may, "resume", by):
+                self._let_go_on(one, begun)
+        except BaseException:
+            # What was begun must not wait for a thread that has left.
+            self._letters.hand_over(begun)
+            raise
+        return begun
+
+    def expire_due(self) -> tuple[list[Begun], tuple[str, ...]]:
+        """Settle what has expired; return what that starts, and the requests."""
+        begun: list[Begun] = []
+        expired = self._claims.expire_due()
+        for one in expired:
+            try:
+                self._let_go_on(one, begun)
+            except ToolnexusError:
+                logger.exception("request %s has expired", one.asked.record.id)
+        return begun, tuple(one.asked.record.id for one in expired)
+
+    def _let_go_on(self, found: Found, begun: list[Begun]) -> None:
+        """Have the runs that wait for a claimed answer take it, or see that they do."""
+        before = len(begun)
+        for handle_id in found.asked.handle_ids:
+            try:
+                tree, mail = self._keeper.pin_unread(run_id_of(handle_id), takes_busy=True)
+            except HeldElsewhere:
+                elsewhere = Begun(handle_id, None, found.asked.record.id, is_taken=True)
+                begun.append(elsewhere)
+                continue
+            try:
+                started = self._letters.take(tree, mail)
+                begun += started
+                if not started:
+                    with self._core.deciding() as effects:
+                        run = self._answers.retry_locked(handle_id, found.turns, effects)
+                    begun.append(Begun(handle_id, run))
+            finally:
+                self._keeper.unpin(tree)
+        if found.claim is not None and not any(one.is_taken for one in begun[before:]):
+            self._require_taken(found.asked.record.id)
+
+    def _require_taken(self, request_id: str) -> None:
+        """Refuse an answer that was accepted in the moment in which its call was stopped.
+
+        Raises:
+            UnknownRequest: It was.
+        """
+        outcome = self._keeper.archive.outcome(request_id)
+        if outcome in ("cancelled", "superseded"):
+            raise UnknownRequest(request_id, outcome=outcome)
+
+    def wait_elsewhere(self, handle_id: str, request_id: str) -> None:
+        """Wait until another process has seen an answer through; do it here if that ends.
+
+        Where this runtime is closed meanwhile, the answer is recorded all the same.
+        """
+        keeper = self._keeper
+        while keeper.elsewhere.is_under_way(handle_id, request_id):
+            try:
+                tree, mail = keeper.pin_unread(run_id_of(handle_id), takes_busy=True)
+            except HeldElsewhere:
+                keeper.elsewhere.wait_a_little()
+                continue
+            except RuntimeClosed:
+                return
+            try:
+                begun = self._letters.take(tree, mail)
+            finally:
+                keeper.unpin(tree)
+            self._answers.see_through([*begun, Begun(handle_id, None)])
+        self._require_taken(request_id)

@@ -1,0 +1,136 @@
+"""Durable: what a runtime does because its runs are kept in a store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from toolnexus.clock import RealClock
+from toolnexus.errors import StoreError
+from toolnexus.messages import InboxItem
+from toolnexus.runtime.admission import Admission
+from toolnexus.runtime.announcing import Announcing
+from toolnexus.runtime.beating import Beating
+from toolnexus.runtime.closing import Closing
+from toolnexus.runtime.core import Core
+from toolnexus.runtime.handle import Ack, Handle
+from toolnexus.runtime.keeping import Keeper
+from toolnexus.runtime.letters import CLOSE, INTERRUPT, POST, Letters
+from toolnexus.runtime.recovering import Recovering
+from toolnexus.runtime.state import State
+from toolnexus.runtime.tree import HeldElsewhere, RuntimeClosed, run_id_of
+from toolnexus.stores.opening import open_store
+
+logger = logging.getLogger(__name__)
+
+
+def keeper_for(core: Core, admission: Admission) -> Keeper | None:
+    """Return who keeps the runs of a runtime; None where they are kept in memory."""
+    store = core.options.store
+    if store is None:
+        return None
+    opened, is_owned = open_store(store)
+    core.keeper = Keeper(core, admission, opened, is_owned=is_owned)
+    return core.keeper
+
+
+class Durable:
+    """Recovers, hears of other processes, and lets go at the end."""
+
+    def __init__(
+        self,
+        core: Core,
+        keeper: Keeper,
+        letters: Letters,
+        recovering: Recovering,
+        announcing: Announcing,
+    ) -> None:
+        self._core = core
+        self._keeper = keeper
+        self._letters = letters
+        self._recovering = recovering
+        self._announcing = announcing
+        self._beating = Beating(core, keeper, letters.collect)
+        keeper.collect = letters.collect
+        keeper.go_on = recovering.go_on
+        keeper.on_open = self._beating.start
+
+    def after_fork(self) -> None:
+        """In a forked child: whatever ran is the parent process's."""
+        self._keeper.after_fork()
+        self._beating.after_fork()
+
+    def recover(self) -> tuple[str, ...]:
+        """Take over what was left in the middle. See `AgentRuntime.recover`."""
+        taken = self._recovering.recover(self._letters.collect)
+        self._announcing.announce_again()
+        return taken
+
+    # -- what is asked of a run that another process has --------------------------------------
+
+    def post(self, handle: Handle, item: InboxItem, *, is_trusted: bool) -> Ack:
+        """Send an item to the process that has the handle."""
+        view = self._keeper.archive.view(handle.id)
+        if view is None or view.state is State.CLOSED:
+            return Ack(ok=False, error=f"inbox closed: {handle.id}")
+        mail = self._keeper.store.mail(self._keeper.name, run_id_of(handle.id))
+        on_their_way = sum(
+            one["verb"] == POST and one["handle"] == handle.id for one in mail.signals.values()
+        )
+        if view.inbox + on_their_way >= self._core.options.inbox_cap:
+            return Ack(ok=False, error=f"inbox full: {handle.id}")
+        self._send(handle, POST, item=item.to_dict(), isTrusted=is_trusted)
+        return Ack(ok=True)
+
+    def interrupt(self, handle: Handle, closing: Closing) -> None:
+        """Have the process that has the handle interrupt it, and wait until it has."""
+        self._send(handle, INTERRUPT)
+        self._once_free(handle, lambda: closing.interrupt(handle))
+
+    def close(
+        self, handle: Handle, closing: Closing, *, force: bool, reason: str | None
+    ) -> None:
+        """Have the process that has the handle close it, and wait until it has."""
+        self._send(handle, CLOSE, force=force, reason=reason)
+        self._once_free(handle, lambda: closing.close(handle, force=force, reason=reason))
+
+    def _once_free(self, handle: Handle, act: Callable[[], object]) -> None:
+        """Do it here once the other process has let go: it has done it by then, or has died."""
+        while True:
+            try:
+                with self._core.holding(handle, takes_busy=True):
+                    act()
+                    return
+            except HeldElsewhere:
+                self._keeper.elsewhere.wait_a_little()
+            except RuntimeClosed:
+                return
+
+    def _send(self, handle: Handle, verb: str, **more: object) -> None:
+        signal = {"verb": verb, "handle": handle.id, **more}
+        self._keeper.store.send(self._keeper.name, run_id_of(handle.id), signal)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def detach(
+        self, root: Handle, closing: Closing, *, force: bool, reason: str | None
+    ) -> None:
+        """Close the root: what is under way gets `shutdown_ms`, and goes on elsewhere then."""
+        if not force:
+            closing.let_finish()
+        self.let_go()
+        closing.close(root, force=True, reason=reason or "closed")
+
+    def let_go(self) -> None:
+        """Have no run any more; where the store does not answer, the leases run out."""
+        try:
+            self._keeper.detach()
+        except StoreError as error:
+            logger.warning("runs stay this process's until their leases run out: %s", error)
+
+    def end(self, timeout: float) -> None:
+        """End the thread and close the store, if it was opened here."""
+        clock = RealClock()
+        limit = clock.monotonic() + timeout
+        self._beating.close(limit - clock.monotonic())
+        self._keeper.close()

@@ -1,0 +1,400 @@
+"""Keeping: which runs this process has, and that whatever it decides of them is written.
+
+A run is taken from the store when a verb or an answer needs it, and given back when nothing of
+it moves any more; between the two this process alone may change it. Every decision is written
+before anything follows from it (`Effects.perform`), and so is each step of a turn. What could
+not be written is as if this process had died: the run is dropped here, whatever it was at, and
+goes on from the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from toolnexus.budget import Budget
+from toolnexus.client.tracing import end_run
+from toolnexus.clock import RealClock
+from toolnexus.errors import LeaseLost, StoreError
+from toolnexus.messages import Status
+from toolnexus.runtime.admission import Admission
+from toolnexus.runtime.archive import Archive
+from toolnexus.runtime.book import RequestBook
+from toolnexus.runtime.core import Core
+from toolnexus.runtime.definition import AgentDef
+from toolnexus.runtime.effects import Effects, lost_result
+from toolnexus.runtime.elsewhere import Elsewhere
+from toolnexus.runtime.handle import Handle
+from toolnexus.runtime.loading import Loading
+from toolnexus.runtime.owing import Owing
+from toolnexus.runtime.questions import Questions
+from toolnexus.runtime.run import throw
+from toolnexus.runtime.shells import Shells
+from toolnexus.runtime.snapshots import head_of
+from toolnexus.runtime.stored import Halted
+from toolnexus.runtime.tree import RuntimeClosed, Tree, run_id_of
+from toolnexus.runtime.writing import Writing, steps_locked
+from toolnexus.stores.base import RunStore
+from toolnexus.stores.records import Lease, Mail
+
+GoOn: TypeAlias = Callable[[Effects], object]
+
+logger = logging.getLogger(__name__)
+
+_DETACH_SECONDS: Final = 1.0
+"""How long the end of a runtime waits for writes under way, all together."""
+
+# A store takes the time of the machine.
+_real: Final = RealClock()
+
+
+class Keeper:
+    """The runs that are this process's. Thread-safe."""
+
+    def __init__(
+        self, core: Core, admission: Admission, store: RunStore, *, is_owned: bool
+    ) -> None:
+        options = core.options
+        self._core = core
+        self._admission = admission
+        self.store: Final = store
+        self._is_owned = is_owned
+        self.name: Final = options.name
+        self.archive: Final = Archive(store, options.name, options.clock)
+        self.shells: Final = Shells(core, store, options.name)
+        self.questions: Final = Questions(core, store, options.name)
+        self.elsewhere: Final = Elsewhere(core, store, self.archive, self.shells)
+        self._writing = Writing(core, store)
+        self._loading = Loading(core, store, self.shells)
+        self._lease_ms = options.lease_ms
+        # Returns what goes on with turns under way, to be called with the lock held.
+        self.go_on: Callable[[Tree, list[tuple[Handle, Halted]]], GoOn] = _not_wired
+        # Sees to what has come for a run: what is given, or else what the store has.
+        self.collect: Callable[..., object] = _not_wired
+        # Is told that there are leases to be renewed.
+        self.on_open: Callable[[], object] = _not_wired
+        self._start()
+
+    def after_fork(self) -> None:
+        """Start with nothing in a forked child: what the parent process has stays its own."""
+        trees = list(self.trees.values())
+        self._start()
+        core = self._core
+        with core.lock:
+            for handle in (one for tree in trees for one in tree.handles.values()):
+                handle._waiters = handle._watchers = None
+                handle._stale_runs = 0
+                core.detach_locked(handle)
+            core.book = RequestBook()
+            core.root._queue = None
+            core.root._running_children = 0
+
+    def _start(self) -> None:
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
+        # -- guarded by the runtime's lock ------------------------------------------------
+        self.trees: dict[str, Tree] = {}
+        self.is_detached = False
+        self.owing = Owing(self._core, self.store, self.trees)
+
+    # -- taking a run, and giving it back -----------------------------------------------------
+
+    @contextmanager
+    def holding(self, handle: Handle, *, takes_busy: bool = False) -> Iterator[None]:
+        """Have the run of `handle` in memory, and let nobody else have it.
+
+        Raises:
+            HeldElsewhere: Somebody else has it.
+            ConfigError: It is gone, or an agent of it is not known here.
+            StoreError: The store does not work.
+        """
+        if handle.parent is None:
+            yield
+            return
+        tree = self.pin(run_id_of(handle.id), takes_busy=takes_busy)
+        try:
+            if handle._tree is not tree:
+                # It is closed, or was pruned: it is not among what was read.
+                self.shells.let_end(handle)
+            yield
+        finally:
+            self.unpin(tree)
+
+    def pin(self, run_id: str, *, takes_busy: bool = False) -> Tree:
+        """Have a run until `unpin`. See `holding`.
+
+        What has come for it goes before what the caller is up to, if it is taken now.
+        """
+        tree, mail = self.pin_unread(run_id, takes_busy=takes_busy)
+        try:
+            if mail is not None and (mail.answers or mail.signals):
+                self.collect(tree, mail)
+        except BaseException:
+            self.unpin(tree)
+            raise
+        return tree
+
+    def pin_unread(self, run_id: str, *, takes_busy: bool = False) -> tuple[Tree, Mail | None]:
+        """Like `pin`, but see to nothing: also return what had come for the run by then.
+
+        That is None where this process had the run already, and it is not known.
+        """
+        while True:
+            with self._core.lock:
+                if self.is_detached:
+                    raise RuntimeClosed(run_id)
+                tree = self.trees.get(run_id)
+                if tree is not None and tree.is_open:
+                    tree.pins += 1
+                    return tree, None
+                is_mine = tree is None
+                if tree is None:
+                    tree = self.trees[run_id] = Tree(run_id)
+                    tree.writing.acquire()  # nobody else knows of it
+            if is_mine:
+                return tree, self._open(tree, takes_busy=takes_busy)
+            with tree.writing:  # another thread takes it, or gives it back
+                pass
+
+    def unpin(self, tree: Tree) -> None:
+        """Let go of a run; if that was the last to hold it, it is given back."""
+        with self._core.lock:
+            tree.pins -= 1
+            is_over = tree.is_open and tree.rests_locked()
+        if is_over:
+            self.flush([tree])
+
+    def _open(self, tree: Tree, *, takes_busy: bool) -> Mail:
+        lease: Lease | None = None
+        try:
+            taken = self._loading.take(tree.run_id, self.owner, takes_busy=takes_busy)
+            lease = taken.lease
+            stored = self._loading.with_closed_children(taken.handles)
+            with self._core.lock:
+                halted = self._loading.fill_locked(tree, stored, taken.requests)
+                # A turn may park before it is given its answers: those are no new requests.
+                tree.requests |= {wait.request_id for wait, _ in taken.mail.answers}
+                tree.lease = lease
+            # Whatever the lease says: it may have been taken here before, and lost.
+            tree.was_busy = lease.was_busy or bool(halted)
+            go_on = self.go_on(tree, halted)
+            effects = self._core.effects()
+            with self._core.lock:
+                if self.is_detached:
+                    raise RuntimeClosed(tree.run_id)  # noqa: TRY301 - cleaned up below
+                # In one step: nobody may meet the run before its turns go on.
+                tree.pins, tree.is_open = 1, True
+                go_on(effects)
+        except BaseException:
+            if lease is not None:
+                self.owing.give_back(lease)
+            with self._core.lock:
+                self._forget_locked(tree)
+            raise
+        finally:
+            tree.writing.release()
+        self.on_open()
+        try:
+            effects.perform()
+        except BaseException:
+            self.unpin(tree)
+            raise
+        return taken.mail
+
+    # -- making one ---------------------------------------------------------------------------
+
+    def refusal_of_run(self, root: Handle) -> str | None:
+        """Return why there may not be one more run; None where there may."""
+        limit = root.budget.max_children
+        found = () if limit is None else self.store.handles(self.name, limit=limit)
+        count = sum(one.id.count("/") == 1 for one in found)
+        return None if limit is None or count < limit else f"maxChildren {limit} exceeded"
+
+    def start_run(self, definition: AgentDef, budget: Budget) -> Handle:
+        """Make a run in the store; it is nobody's until somebody needs it."""
+        core = self._core
+        fresh = Handle(
+            core, f"{core.root.id}/{definition.name}.0", definition, core.root, budget
+        )
+        run_id = self.store.start_run(self.name, core.root.id, definition.name, head_of(fresh))
+        with core.deciding() as effects:
+            handle = Handle(core, run_id, definition, core.root, budget)
+            self.shells.add_locked(handle)
+            core.note_spawn_locked(handle, effects)
+        return handle
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def flush(self, trees: Iterable[Tree]) -> None:
+        """Write what has changed of `trees`, all of it or nothing. Blocks.
+
+        Raises:
+            StoreError: It could not be written, or was lost before; the runs are not this
+                process's any more.
+        """
+        ordered = sorted(trees, key=lambda one: one.run_id)
+        fallout = self._core.effects(is_written=False)
+        expected: list[Tree] = []
+        try:
+            expected = self._write_held(ordered, 0, fallout)
+        finally:
+            fallout.perform()
+        for tree in expected:
+            self.collect(tree)
+
+    def _write_held(self, trees: list[Tree], count: int, fallout: Effects) -> list[Tree]:
+        """Write `trees`, the first `count` of which are held for that."""
+        if count == len(trees):
+            return self._write(trees, fallout)
+        # By a statement of the language: Ctrl-C cannot come in between and leave it held.
+        with trees[count].writing:
+            return self._write_held(trees, count + 1, fallout)
+
+    def give_up(self, trees: Iterable[Tree], error: BaseException) -> None:
+        """Drop runs in the midst of whose decision this thread was stopped."""
+        fallout = self._core.effects(is_written=False)
+        self._drop(list(trees), error, fallout)
+        fallout.perform()
+
+    def _write(self, trees: list[Tree], fallout: Effects) -> list[Tree]:
+        """Write; return the trees that stay because something has come for them."""
+        core = self._core
+        with core.lock:
+            lost = next((one.fault for one in trees if one.fault is not None), None)
+            steps = [] if lost is not None else steps_locked(trees)
+        if lost is not None:
+            # What follows from the decision does not happen, for none of the runs.
+            self._drop(trees, StoreError(str(lost)), fallout)
+            raise StoreError(str(lost)) from lost
+        if not steps:
+            return []
+        try:
+            kept = self._writing.write(steps)
+        except BaseException as error:
+            self._drop([one.tree for one in steps], error, fallout)
+            raise
+        with core.lock:
+            for step in steps:
+                if step.tree.fault is not None:
+                    continue  # another process took it over once this was written
+                step.tree.written_locked(step)
+                if step.change.releases and step.tree.run_id in kept:
+                    step.tree.is_open = True
+                elif step.change.releases:
+                    self._forget_locked(step.tree)
+        return [one.tree for one in steps if one.tree.run_id in kept]
+
+    def has_work(self) -> bool:
+        """Whether there is a lease to be renewed, or somebody waits for another process."""
+        return bool(self.trees or self.owing or self.elsewhere.is_watched)
+
+    def open_trees(self) -> list[Tree]:
+        """Return the runs that are this process's now."""
+        return [one for one in list(self.trees.values()) if one.is_open]
+
+    def trees_of(self, handle_ids: Iterable[str]) -> list[Tree]:
+        """Return the runs of handles, as far as this process has them."""
+        with self._core.lock:
+            return [self.trees[one] for one in map(run_id_of, handle_ids) if one in self.trees]
+
+    def require_kept(self, trees: Iterable[Tree]) -> None:
+        """Raise a `StoreError` where a run was lost, and not because the runtime was closed."""
+        lost = [one.fault for one in trees if one.fault is not None]
+        if lost and not self.is_detached:
+            raise StoreError(lost_result(lost[0]).text)
+
+    def renew(self) -> None:
+        """Let the leases of this process run on."""
+        self.store.renew(self.name, self.owner, self._lease_ms)
+
+    # -- losing one ---------------------------------------------------------------------------
+
+    def _drop(self, trees: list[Tree], error: BaseException, fallout: Effects) -> None:
+        """Give up what could not be written: for this process it is over."""
+        fault = error if isinstance(error, StoreError) else StoreError(f"stopped: {error!r}")
+        taken = error.run_ids if isinstance(error, LeaseLost) else ()
+        with self._core.lock:
+            for tree in trees:
+                if tree.fault is not None:
+                    continue
+                self._drop_locked(tree, fault, fallout)
+                if tree.lease is not None and tree.run_id not in taken:
+                    self.owing.add_locked(attrs.evolve(tree.lease, was_busy=tree.was_busy))
+        logger.error("%s: %s", ", ".join(one.run_id for one in trees), fault)
+
+    def _drop_locked(
+        self, tree: Tree, fault: StoreError, effects: Effects, status: Status = "error"
+    ) -> None:
+        tree.fault, tree.is_open = fault, False
+        result = lost_result(fault, status)
+        for handle in tree.of_its_own():
+            run = handle._run
+            if run is not None:
+                run.is_over = run.is_stopping = True
+                effects.add(throw, run.cancel, "interrupted")
+                effects.add(end_run, run.span, "error", "StoreError")
+                if run.is_started and handle.depth == 1:
+                    self._admission.release_place_locked(handle.parent, effects)
+                elif handle.parent is not None:
+                    handle.parent.unqueue(run)
+            handle._run = None
+            handle._stale_runs = 0
+            self.shells.reopen_locked(handle)
+            self._core.settle_waiters_locked(handle, result, effects)
+        effects.leave(tree)  # it may have got the place of one that was dropped before it
+        self._forget_locked(tree)
+
+    def _forget_locked(self, tree: Tree) -> None:
+        """Have a run no more: what is left of its handles is their shells."""
+        if self.trees.get(tree.run_id) is tree:
+            del self.trees[tree.run_id]
+        tree.is_open = False
+        for handle in tree.of_its_own():
+            self._core.book.forget(handle)
+            self._core.detach_locked(handle)
+
+    def lose(self, trees: Iterable[Tree]) -> None:
+        """Drop runs that another process has taken over."""
+        fallout = self._core.effects(is_written=False)
+        with self._core.lock:
+            for tree in trees:
+                if tree.is_open:
+                    self._drop_locked(tree, LeaseLost((tree.run_id,)), fallout)
+        fallout.perform()
+
+    def detach(self) -> None:
+        """Have nothing any more: turns under way stop here, and go on from the store."""
+        fallout = self._core.effects(is_written=False)
+        with self._core.lock:
+            self.is_detached = True
+            trees = list(self.trees.values())
+        limit = _real.monotonic() + _DETACH_SECONDS
+        for tree in trees:
+            # Where a write hangs it is not waited for: it lands, or is as if it had not.
+            is_mine = tree.writing.acquire(timeout=max(limit - _real.monotonic(), 0))
+            with self._core.lock:
+                if tree.is_open or tree.fault is None:
+                    closed = StoreError("the runtime was closed")
+                    self._drop_locked(tree, closed, fallout, "interrupted")
+            if is_mine:
+                tree.writing.release()
+        with self._core.lock:
+            self.elsewhere.give_up_locked(fallout)
+        # It would go on with runs that waited for a place; those are dropped like the others.
+        with suppress(StoreError):
+            fallout.perform()
+        self.store.abandon(self.name, self.owner)
+
+    def close(self) -> None:
+        """Close the store, if it was opened here."""
+        return self.store.close() if self._is_owned else None
+
+
+def _not_wired(*args: object) -> Any:
+    raise AssertionError(f"nobody sees to {args}")

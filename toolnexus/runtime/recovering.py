@@ -1,0 +1,111 @@
+"""Recovering: going on with turns that were under way when their process ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from toolnexus.client.recovering import recover_calls
+from toolnexus.client.turn import Turn
+from toolnexus.runtime.admission import Admission
+from toolnexus.runtime.closing import Closing
+from toolnexus.runtime.core import Core
+from toolnexus.runtime.effects import Effects
+from toolnexus.runtime.handle import Handle, surfaced
+from toolnexus.runtime.keeping import Keeper
+from toolnexus.runtime.run import End, Run
+from toolnexus.runtime.settling import Settling
+from toolnexus.runtime.state import Cause
+from toolnexus.runtime.stored import Halted
+from toolnexus.runtime.tree import HeldElsewhere, Tree
+from toolnexus.stores.records import Mail
+
+logger = logging.getLogger(__name__)
+
+
+class Recovering:
+    """Takes over what nobody is at any more."""
+
+    def __init__(
+        self,
+        core: Core,
+        admission: Admission,
+        settling: Settling,
+        closing: Closing,
+        keeper: Keeper,
+    ) -> None:
+        self._core = core
+        self._closing = closing
+        self._admission = admission
+        self._settling = settling
+        self._keeper = keeper
+
+    def recover(self, collect: Callable[[Tree, Mail | None], object]) -> tuple[str, ...]:
+        """Take over runs that were left in the middle. See `AgentRuntime.recover`."""
+        keeper, taken = self._keeper, []
+        keeper.owing.pay()
+        for run_id in keeper.store.abandoned(keeper.name):
+            try:
+                tree, mail = keeper.pin_unread(run_id, takes_busy=True)
+            except HeldElsewhere:
+                continue  # another process was faster
+            except Exception:
+                logger.exception("%s cannot be recovered now", run_id)
+                continue
+            taken.append(run_id)
+            try:
+                collect(tree, mail)
+            except Exception:
+                logger.exception("what has come for %s cannot be seen to now", run_id)
+            finally:
+                keeper.unpin(tree)
+        return tuple(taken)
+
+    def go_on(
+        self, tree: Tree, halted: Sequence[tuple[Handle, Halted]]
+    ) -> Callable[[Effects], None]:
+        """Return what lets the turns of a run go on, on the workers; to be called locked."""
+        assert tree.lease is not None  # noqa: S101 - it was just taken
+        limit = self._core.options.max_recoveries
+        count = tree.lease.recoveries
+        ending = [handle for handle, one in halted if one.is_closing]
+        # Before the lock: tools say what becomes of calls that were in flight.
+        runs = [self._run(handle, one) for handle, one in halted if not one.is_closing]
+
+        def begin_locked(effects: Effects) -> None:
+            tree.doomed.update(one.id for one in ending)
+            for handle in ending:
+                if handle.parent not in ending:
+                    effects.add(partial(self._closing.close, handle, force=True))
+            if count > limit:
+                self._give_up_locked(runs, limit, effects)
+                return
+            for run in runs:
+                text = f"recovered ({count} of {limit})"
+                self._core.note_locked(run.handle, text, effects)
+                self._admission.admit_locked(run, effects)
+
+        return begin_locked
+
+    def _run(self, handle: Handle, halted: Halted) -> Run:
+        saved = halted.checkpoint
+        if saved is None:
+            return Run(handle, Cause.WAKE, prompt=halted.prompt, is_retry=halted.is_retry)
+        turn = Turn.restore(saved, self._core.lock, keeps_in_flight=True)
+        recover_calls(
+            turn,
+            {one.name: one for one in handle.definition.tools},
+            surface=lambda request: surfaced(request, handle),
+            clock=self._core.clock,
+        )
+        return Run(handle, Cause.REPLAY, turn=turn, is_retry=halted.is_retry)
+
+    def _give_up_locked(self, runs: Sequence[Run], limit: int, effects: Effects) -> None:
+        """End turns that ended their processes again and again; a retry tries once more."""
+        text = f"given up: its process ended in the middle of this turn {limit + 1} times"
+        for run in runs:
+            run.handle._run = run
+        for run in reversed(runs):
+            if not run.is_over:
+                self._settling.settle_locked(run, End("error", text, stalls=True), effects)

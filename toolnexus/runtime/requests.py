@@ -1,0 +1,242 @@
+"""Requests: what a store has kept of a question, for whoever looks at it or answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+import attrs
+
+from toolnexus.answering import asks_approval
+from toolnexus.approvals import edited_args
+from toolnexus.checkpoint import CallState
+from toolnexus.codec import JsonValue
+from toolnexus.errors import StoreError
+from toolnexus.runtime.audit import AuditRecord, How, arguments_of
+from toolnexus.runtime.handle import PendingRequest
+from toolnexus.runtime.stored import stored_call
+from toolnexus.runtime.tree import run_id_of
+from toolnexus.stores.base import RunStore
+from toolnexus.stores.records import RequestRecord, Wait
+from toolnexus.suspension import Answer, Request, format_time, message_of, parse_time
+
+_LOOKS: Final = 5
+"""How often a call is looked for that may be about to go on."""
+
+
+@attrs.frozen
+class Asked:
+    """A stored request, as one of the calls that wait for it has asked it.
+
+    Attributes:
+        record: What the store has of it.
+        handle_id: The handle that asks.
+        agent: Its agent.
+        call: The call that asks.
+        turns: Ids of the turns that an answer lets go on.
+    """
+
+    record: RequestRecord
+    handle_id: str
+    agent: str
+    call: CallState
+    turns: tuple[str, ...] = ()
+
+    @property
+    def request(self) -> Request:
+        """What is asked."""
+        assert self.call.request is not None  # noqa: S101 - it was written with one
+        return self.call.request
+
+    @property
+    def handle_ids(self) -> tuple[str, ...]:
+        """The handles that wait, or the one that has asked where none waits any more."""
+        waiting = tuple(dict.fromkeys(one.handle_id for one in self.record.waits))
+        return waiting or (self.handle_id,)
+
+    def pending(self, now: datetime) -> PendingRequest:
+        """Return it as the host sees it."""
+        return PendingRequest(
+            request=self.request,
+            path=tuple(self.handle_id.split("/")),
+            agent=self.agent,
+            tool=self.call.name,
+            arguments=arguments_of(self.call),
+            call_id=self.call.id,
+            asked_at=parse_time(self.call.asked_at, "asked_at") or now,
+            shared_with=tuple(one for one in self.handle_ids if one != self.handle_id),
+        )
+
+    def audit_record(self, now: datetime) -> AuditRecord:
+        """Return what the audit says of it as long as it is open."""
+        pending = self.pending(now)
+        return AuditRecord(
+            request_id=self.request.id,
+            kind=self.request.kind,
+            prompt=self.request.prompt,
+            handle_id=pending.handle_id,
+            agent=pending.agent,
+            tool=pending.tool,
+            call_id=pending.call_id,
+            arguments=pending.arguments,
+            asked_at=pending.asked_at,
+            shared_with=tuple((one, pending.call_id) for one in pending.shared_with),
+        )
+
+    def settled(self, said: Said) -> AuditRecord:
+        """Return what the audit says of it once it has its answer."""
+        answer = said.answer
+        is_approval = answer.ok and asks_approval(self.call)
+        edited = edited_args(answer.data) if is_approval else None
+        record = self.audit_record(said.at)
+        effective = record.arguments if edited is None else edited
+        return attrs.evolve(
+            record,
+            outcome=answer.outcome,
+            how=said.how,
+            principal=said.principal,
+            shared_with=said.shared_with,
+            reason=answer.reason,
+            message=None if answer.ok else message_of(answer.data),
+            settled_at=said.at,
+            effective=effective if answer.ok else None,
+        )
+
+
+@attrs.frozen
+class Said:
+    """What a store keeps of an answer that was accepted.
+
+    Attributes:
+        answer: Without secrets.
+        how: By what the request is settled.
+        at: When.
+        principal: Who answered; None where nobody said.
+        turns: Ids of the turns that it lets go on.
+        shared_with: Handle and call id of the others that waited for it.
+    """
+
+    answer: Answer
+    how: How
+    at: datetime
+    principal: str | None = None
+    turns: tuple[str, ...] = ()
+    shared_with: tuple[tuple[str, str], ...] = ()
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Return JSON."""
+        stored: dict[str, JsonValue] = {
+            "answer": self.answer.to_dict(),
+            "how": self.how,
+            "at": format_time(self.at),
+            "turns": list(self.turns),
+        }
+        if self.principal is not None:
+            stored["principal"] = self.principal
+        if self.shared_with:
+            stored["sharedWith"] = [list(one) for one in self.shared_with]
+        return stored
+
+    @classmethod
+    def from_dict(cls, data: JsonValue) -> Said:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            KeyError: A part is missing; and ValueError, TypeError where one is malformed.
+        """
+        at = parse_time(data["at"], "at")
+        if at is None:
+            raise ValueError("an answer has no time")
+        return cls(
+            Answer.from_dict(data["answer"]),
+            data["how"],
+            at,
+            data.get("principal"),
+            tuple(data["turns"]),
+            tuple((one, call) for one, call in data.get("sharedWith") or ()),
+        )
+
+
+def audit_of(record: RequestRecord, now: datetime) -> AuditRecord:
+    """Return what the audit says of a stored request.
+
+    Raises:
+        StoreError: It cannot be read; names the request.
+    """
+    note = record.note
+    try:
+        if record.body == {}:  # asked inline: the note says it all
+            return AuditRecord.from_dict(note or {})
+        one = asked(record)
+        found = one.audit_record(now)
+        if record.answer is not None:
+            found = one.settled(Said.from_dict(record.answer))
+        if not note:
+            is_gone = record.state == "gone"
+            return attrs.evolve(found, outcome="cancelled") if is_gone else found
+        changed = {**found.to_dict(), **note}
+        return AuditRecord.from_dict(
+            {key: value for key, value in changed.items() if value is not None}
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"request {record.id} cannot be read: {error!r}") from None
+
+
+def asked(record: RequestRecord) -> Asked:
+    """Return what a record says, as the call has asked it that was the first.
+
+    Raises:
+        StoreError: It cannot be read; names the request.
+    """
+    body = record.body
+    if record.fault is None and isinstance(body, Mapping) and "call" in body:
+        try:
+            return Asked(
+                record,
+                body["handle"],
+                body["agent"],
+                CallState.from_dict(body["call"]),
+                tuple(body["turns"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"request {record.id} cannot be read: {error!r}") from None
+    raise StoreError(f"request {record.id} cannot be read: {record.fault or 'no body'}")
+
+
+def all_asked(store: RunStore, runtime: str, record: RequestRecord) -> list[Asked]:
+    """Return what a record says, as each call has asked it that waits; at least one.
+
+    Several wait for a login. The first of them may be gone.
+
+    Raises:
+        StoreError: It cannot be read; names the request.
+    """
+    first = asked(record)
+    if all(one.handle_id == first.handle_id for one in record.waits):
+        return [first]
+    found = [first] if any(one.handle_id == first.handle_id for one in record.waits) else []
+    for wait in record.waits:
+        if wait.handle_id != first.handle_id:
+            found += _asked_by(store, runtime, first, wait)
+    return found or [first]
+
+
+def _asked_by(store: RunStore, runtime: str, first: Asked, wait: Wait) -> list[Asked]:
+    for _ in range(_LOOKS):
+        try:
+            return _look_at(store, runtime, first, wait)
+        except StoreError:
+            pass  # it was written between two looks
+    return _look_at(store, runtime, first, wait)
+
+
+def _look_at(store: RunStore, runtime: str, first: Asked, wait: Wait) -> list[Asked]:
+    handle = store.handle(runtime, wait.handle_id)
+    calls = store.calls(runtime, run_id_of(wait.handle_id)).get(wait.handle_id, {})
+    row = calls.get(wait.call)
+    if handle is None or row is None:
+        return []  # it has gone on meanwhile
+    message = store.messages(runtime, wait.handle_id)
+    call = stored_call(handle, message, wait.call, row)
+    return [attrs.evolve(first, handle_id=handle.id, agent=handle.agent, call=call)]
