@@ -1,0 +1,132 @@
+"""What the commands do that recover runs: what they wait for, and what they say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LIMIT
+from tests.runtime.support import Make, within
+from toolnexus import AgentDef, StoreError
+from toolnexus.contrib.recovering import recover
+from toolnexus.stores import MemoryStore
+from toolnexus.stores.records import RunChange
+from toolnexus.testing import ScriptedLlm, text
+
+
+class Enough(Exception):
+    """Ends what would go on for ever."""
+
+
+def test_a_runtime_in_memory_has_nothing_to_recover(make_runtime: Make) -> None:
+    said: list[str] = []
+    recover(make_runtime(AgentDef("a")), None, said.append)
+    assert said == []
+
+
+def test_a_store_that_does_not_work_is_told_once(make_runtime: Make, tmp_path: Path) -> None:
+    rt = make_runtime(AgentDef("a"), store=f"sqlite:///{tmp_path}")  # a directory
+    with pytest.raises(StoreError):
+        recover(rt, None, print)
+
+
+def test_a_store_that_does_not_work_is_asked_again(make_runtime: Make, tmp_path: Path) -> None:
+    rt = make_runtime(AgentDef("a"), store=f"sqlite:///{tmp_path}")
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 2:
+            raise Enough
+
+    with pytest.raises(Enough):
+        recover(rt, 0.01, say)
+    assert all(line.startswith("the store cannot be asked: ") for line in said)
+
+
+# -- until what was taken over is at rest ------------------------------------------------------
+
+
+class Left:
+    """A run whose process has left a child of it in the middle of a turn.
+
+    Attributes:
+        rt: Goes on with it.
+        child: The child's id.
+        gate: Holds the model's reply then.
+        said: What the command has said, each with whether the child was at work.
+    """
+
+    def __init__(self, llm: ScriptedLlm, make_runtime: Make, *, is_woken: bool) -> None:
+        self.llm, self.gate = llm, threading.Event()
+        self.said: list[tuple[str, bool]] = []
+        store = MemoryStore()
+        first = make_runtime(AgentDef("a"), AgentDef("b", model="b"), store=store)
+        top = first.spawn(first.root, "a").handle
+        if is_woken:
+            llm.say("m", text("done"))
+            assert first.run_turn(top, "go").status == "done"
+        llm.say("b", text("lost").held_by(threading.Event()), text("ok").held_by(self.gate))
+        self.child = first.spawn(top, "b").handle.id
+        first.wake(first.handle(self.child), "go")
+        llm.wait_asked("b")
+        first.close(force=True)
+        self.rt = make_runtime(AgentDef("a"), AgentDef("b", model="b"), store=store)
+
+    def say(self, line: str) -> None:
+        view = self.rt.inspect(self.child)
+        assert view is not None
+        self.said.append((line, view.is_busy))
+
+
+@pytest.mark.parametrize(("is_woken", "comes_to"), [(False, "idle"), (True, "done")])
+def test_the_command_waits_for_every_agent_of_a_run_and_for_no_other(
+    make_runtime: Make, llm: ScriptedLlm, is_woken: bool, comes_to: str
+) -> None:
+    left = Left(llm, make_runtime, is_woken=is_woken)
+    command = threading.Thread(target=recover, args=(left.rt, None, left.say), daemon=True)
+    command.start()
+    llm.wait_asked("b", 2)
+    assert left.said == []
+    left.gate.set()
+    command.join(LIMIT)
+    assert left.said == [(f"root/a.1: {comes_to}", False)]
+
+
+def test_the_command_waits_no_longer_than_its_limit(
+    make_runtime: Make, llm: ScriptedLlm
+) -> None:
+    left = Left(llm, make_runtime, is_woken=False)
+    within(recover, left.rt, None, left.say, 0.05)
+    assert left.said == [("root/a.1: still at work", True)]
+    left.gate.set()
+
+
+class Unsure(MemoryStore):
+    """A store that fails once, in the write of a turn's end."""
+
+    fails = False
+
+    def write(self, runtime: str, changes: Sequence[RunChange]) -> tuple[str, ...]:
+        if self.fails and any(one.state == "idle" for c in changes for one in c.handles):
+            self.fails = False
+            raise StoreError("out of order")
+        return super().write(runtime, changes)
+
+
+def test_what_is_lost_in_between_is_taken_over_again(
+    make_runtime: Make, llm: ScriptedLlm
+) -> None:
+    store, said = Unsure(), []
+    llm.say("m", text("lost").held_by(threading.Event()), text("ok"), text("ok"))
+    first = make_runtime(AgentDef("a"), store=store)
+    first.wake(first.spawn(first.root, "a").handle, "go")
+    llm.wait_asked("m")
+    first.close(force=True)
+    store.fails = True
+    within(recover, make_runtime(AgentDef("a"), store=store), None, said.append)
+    assert said == ["root/a.1: done"]
+    assert not store.fails
