@@ -11,7 +11,17 @@ from collections.abc import Callable
 import requests
 import urllib3
 
-from tests.bench import cycles, imports, parked, streams, transcript, trees, turns
+from tests.bench import (
+    cycles,
+    durable,
+    imports,
+    parked,
+    stored,
+    streams,
+    transcript,
+    trees,
+    turns,
+)
 from tests.bench.measure import Row, render
 from tests.bench.server import BenchServer
 
@@ -20,7 +30,9 @@ def main() -> int:
     """Measure, print the table, and return 0: a bench judges nothing but its own working."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and cycles")
-    parser.add_argument("groups", nargs="?", default="abcdefghi", help="which rows, as letters")
+    parser.add_argument(
+        "groups", nargs="?", default="abcdefghijklmn", help="which rows, as letters"
+    )
     given = parser.parse_args()
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         # A proxy of this machine would be the floor's burden, not ours.
@@ -35,6 +47,9 @@ def main() -> int:
             "g": lambda: cycles.rows(quick=given.quick),
             "h": lambda: imports.rows(quick=given.quick),
             "i": lambda: streams.rows(server, quick=given.quick),
+            "jk": lambda: durable.rows(server, quick=given.quick),
+            "lm": lambda: stored.rows(server, quick=given.quick),
+            "n": lambda: stored.size_rows(server, quick=given.quick),
         }
         rows: list[Row] = []
         for letters, measure in groups.items():

@@ -4,7 +4,8 @@ The path says how it behaves: `/d<milliseconds>/<fan-out>/v1`. A request whose t
 tool result is answered with text. Otherwise the model's name decides: `fan` delegates to
 `<fan-out>` children by `task`, `nest` to one, `ask` calls the tool that asks, `stream` streams
 `PIECES` pieces of text (an HTTP chunk for each, or with a fan-out of 1 in chunks of 16 KB), any
-other name calls `add` twice.
+other name calls `add` twice. `steps` calls `look_up` over and over, once in a reply, with some
+text, until the transcript has `<fan-out>` results.
 """
 
 from __future__ import annotations
@@ -29,16 +30,26 @@ def _reply(message: dict[str, object]) -> bytes:
     return f"{head}\r\n{body}".encode()
 
 
-def _calls(name: str, *arguments: dict[str, object]) -> bytes:
+def _calls(
+    name: str, *arguments: dict[str, object], content: str | None = None, first: int = 0
+) -> bytes:
     calls = [
         {
             "id": f"c{index}",
             "type": "function",
             "function": {"name": name, "arguments": json.dumps(args)},
         }
-        for index, args in enumerate(arguments)
+        for index, args in enumerate(arguments, first)
     ]
-    return _reply({"role": "assistant", "content": None, "tool_calls": calls})
+    return _reply({"role": "assistant", "content": content, "tool_calls": calls})
+
+
+def _step(count: int) -> bytes:
+    content = (
+        f"Step {count}: what is known so far is not enough, so I look up the next part. " * 2
+    )
+    query = f"everything about customer {count}, with the open orders of the last year"
+    return _calls("look_up", {"query": query, "limit": 10}, content=content, first=count)
 
 
 TEXT = _reply({"role": "assistant", "content": "All done."})
@@ -117,6 +128,9 @@ class ModelProtocol(asyncio.Protocol):
                 self._write(reply)
 
     def _choose(self, body: bytes, fan_out: int) -> bytes:
+        if b'"steps"' in body:
+            count = body.count(b'"role":"tool"') + body.count(b'"role": "tool"')
+            return TEXT if count >= fan_out else _step(count)
         if b'"role":"tool"' in body or b'"role": "tool"' in body:
             return TEXT
         if b'"stream"' in body and b'"model":"stream"' in body.replace(b": ", b":"):
