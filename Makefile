@@ -39,8 +39,8 @@ floors: $(VENV)/.made-dev  ## import layers
 bench: $(VENV)/.made-dev  ## ratios against what a careful user would write by hand
 	$(RUN) tests.bench
 
-crash: $(VENV)/.made-dev  ## long suites: races and properties with many more examples
-	HYPOTHESIS_PROFILE=long $(RUN) pytest -q --timeout 3600 tests/machine tests/threads
+crash: $(VENV)/.made-dev  ## long suites: races, properties, crashes, with many more examples
+	HYPOTHESIS_PROFILE=long $(RUN) pytest -q --timeout 3600 tests/machine tests/threads tests/durable
 
 # The package is built with the environment's own setuptools: the build then fetches nothing,
 # and once the packages are there all of this works offline.

@@ -28,6 +28,7 @@ from toolnexus import (
     errors,
 )
 from toolnexus.budget import RETRYABLE_STATUSES
+from toolnexus.contrib import web
 from toolnexus.events import KINDS
 from toolnexus.messages import STATUSES
 from toolnexus.runtime.options import RuntimeOptions
@@ -131,7 +132,11 @@ def test_every_field_of_a_request_is_listed() -> None:
 
 @pytest.mark.parametrize(
     ("heading", "package"),
-    [("Floors", "toolnexus"), ("Inside the runtime", "toolnexus/runtime")],
+    [
+        ("Floors", "toolnexus"),
+        ("Inside the stores", "toolnexus/stores"),
+        ("Inside the runtime", "toolnexus/runtime"),
+    ],
 )
 def test_every_file_has_its_floor(heading: str, package: str) -> None:
     listed = [name for row in rows_below("development.md", heading) for name in code_of(row[0])]
@@ -141,7 +146,8 @@ def test_every_file_has_its_floor(heading: str, package: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("heading", "contract"), [("Floors", "floors"), ("Inside the runtime", "runtime")]
+    ("heading", "contract"),
+    [("Floors", "floors"), ("Inside the stores", "stores"), ("Inside the runtime", "runtime")],
 )
 def test_the_floors_are_those_of_the_contract(heading: str, contract: str) -> None:
     text = (ROOT / "pyproject.toml").read_text("utf-8")
@@ -189,6 +195,13 @@ def test_the_statuses_that_are_tried_again_are_those_of_the_code() -> None:
     rows = rows_below("errors.md", "What is tried again")
     (row,) = [row for row in rows if "`retryable_statuses`:" in row[0]]
     assert set(map(int, re.findall(r"\d+", row[0]))) == RETRYABLE_STATUSES
+
+
+def test_every_status_of_an_error_over_http_is_listed() -> None:
+    rows = rows_below("deploying.md", "Errors over HTTP")
+    listed = {name: int(row[1]) for row in rows for name in code_of(row[0])}
+    given = {kind.__name__: status for kind, status in web.STATUSES}
+    assert listed == given
 
 
 def test_every_field_of_a_translation_is_listed() -> None:
