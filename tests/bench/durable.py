@@ -15,12 +15,13 @@ from tests.bench.measure import Row, Sample, compare, ratio, row_of
 from tests.bench.server import BenchServer
 from tests.bench.turns import ASKER, park_and_resume, runtime_of
 from toolnexus import AgentDef, AgentRuntime, Budget, tool
-from toolnexus.stores import SqliteStore
+from toolnexus.stores import MemoryStore, SqliteStore
 
 SYNCHRONOUS = ("normal", "full")
 STEPS = 20
 STEP_MS = 1.0
-MEMORY = "the same in memory"
+MEMORY = "the same in a `MemoryStore`"
+BARE = "the same without a store"
 
 _FOUND = "Customer 4711, order 2024-{}: shipped, invoice sent, not yet paid; no note. "
 
@@ -110,8 +111,10 @@ def rows(server: BenchServer, *, quick: bool) -> list[Row]:
         path = Path(name)
 
         def runtime(url: str, agent: AgentDef, synchronous: str | None) -> AgentRuntime:
-            store = None
-            if synchronous is not None:
+            store: MemoryStore | SqliteStore | None = None
+            if synchronous == "memory":
+                store = MemoryStore()
+            elif synchronous is not None:
                 file = path / f"{agent.name}-{synchronous}.db"
                 store = SqliteStore(file, synchronous=synchronous)  # type: ignore[arg-type]
                 stack.callback(store.close)
@@ -129,21 +132,24 @@ _Maker = Callable[[str, AgentDef, "str | None"], AgentRuntime]
 def _park_rows(server: BenchServer, path: Path, runtime: _Maker, *, quick: bool) -> list[Row]:
     url = server.url()
     works: dict[str, Callable[[], object]] = {
-        "memory": park_and_resume(runtime(url, ASKER, None))
+        "memory": park_and_resume(runtime(url, ASKER, None)),
+        "store": park_and_resume(runtime(url, ASKER, "memory")),
     }
     for how in SYNCHRONOUS:
         works[how] = park_and_resume(runtime(url, ASKER, how))
         works[f"hand {how}"] = ByHand(url, path / f"hand-{how}.db", how).turn
     found = compare(works, rounds=15 if quick else 61, batch=10)
+    what = "park, `resume`, `close`, SQLite, `synchronous={}`"
     out = []
     for how in SYNCHRONOUS:
-        kept = ratio(found[how], found["memory"])
-        what = f"park, `resume`, `close`, SQLite, `synchronous={how}`"
-        out.append(row_of("j", what, MEMORY, kept, 1.5))
+        kept = ratio(found[how], found["store"])
+        out.append(row_of("j", what.format(how), MEMORY, kept, 1.5))
     for how in SYNCHRONOUS:
-        by_hand = ratio(found[f"hand {how}"], found["memory"])
-        what = f"by hand: `session.post(json=)`, `sqlite3`, `synchronous={how}`"
-        out.append(row_of("j", what, MEMORY, by_hand))
+        out.append(row_of("j", what.format(how), BARE, ratio(found[how], found["memory"])))
+    by_hand = "by hand: `session.post(json=)`, `sqlite3`, `synchronous={}`"
+    for how in SYNCHRONOUS:
+        found_by_hand = ratio(found[f"hand {how}"], found["memory"])
+        out.append(row_of("j", by_hand.format(how), BARE, found_by_hand))
     return out
 
 

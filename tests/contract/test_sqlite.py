@@ -7,12 +7,14 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import LIMIT
+from toolnexus.clock import RealClock
 from toolnexus.errors import ConfigError, StoreError
 from toolnexus.stores import SqliteStore
 from toolnexus.stores.records import Lease
@@ -248,6 +250,31 @@ def test_a_writer_that_is_let_in_goes_on(store: SqliteStore, path: Path) -> None
     in_threads(act, 2)
     other.close()
     assert head_of(store, lease.run_id) == "in the end"
+
+
+def test_ctrl_c_in_the_midst_of_a_write_stays_what_it_is(path: Path) -> None:
+    clock = StoppedOnce()
+    store = SqliteStore(path, timeout=LIMIT, clock=clock)
+    lease = begin(store)
+    clock.is_pressed = True
+    with pytest.raises(KeyboardInterrupt):
+        write(store, lease, handles=(at(lease.run_id, head="stopped"),))
+    assert head_of(store, lease.run_id) == {"made": True}
+    write(store, lease, handles=(at(lease.run_id, head="now"),))
+    assert head_of(store, lease.run_id) == "now"
+    store.close()
+
+
+class StoppedOnce(RealClock):
+    """A clock during one look at which somebody presses Ctrl-C."""
+
+    is_pressed = False
+
+    def now(self) -> datetime:
+        if self.is_pressed:
+            self.is_pressed = False
+            raise KeyboardInterrupt
+        return super().now()
 
 
 def test_ids_that_are_no_unicode_are_refused(store: SqliteStore) -> None:

@@ -37,6 +37,8 @@ class Announcing:
         self._next: float | None = None
         self._forget: Callable[[], None] | None = None
         self._is_closed = False
+        # Requests that the host is being told of: it may call `recover` while it is.
+        self._being_told: set[str] = set()
 
     def close(self) -> None:
         """Set no timer any more; one that is set is the owner's of the deadlines."""
@@ -66,13 +68,19 @@ class Announcing:
     def _tell(
         self, on_suspend: Callable[[PendingRequest], object], pending: PendingRequest
     ) -> None:
+        request_id = pending.request.id
+        with self._lock:
+            if request_id in self._being_told:
+                return
+            self._being_told.add(request_id)
         try:
-            on_suspend(pending)
-        except Exception:
-            logger.exception("on_suspend failed; the request stays open")
-        keeper = self._core.keeper
-        if keeper is not None:
-            keeper.store.announced(keeper.name, [pending.request.id])
+            _call(on_suspend, pending)
+            keeper = self._core.keeper
+            if keeper is not None:
+                keeper.store.announced(keeper.name, [request_id])
+        finally:
+            with self._lock:
+                self._being_told.discard(request_id)
 
     def watch(self) -> None:
         """Let the timer go off when the next request expires, where the host asked for one."""
@@ -129,3 +137,10 @@ class Announcing:
         with self._core.lock:
             is_open = one.places and one.request.id in self._core.book
             return view_locked(self._core, one) if is_open else None
+
+
+def _call(on_suspend: Callable[[PendingRequest], object], pending: PendingRequest) -> None:
+    try:
+        on_suspend(pending)
+    except Exception:
+        logger.exception("on_suspend failed; the request stays open")

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
@@ -327,22 +327,19 @@ class _Connection(sqlite3.Connection):
     def tell_time(self, time: Callable[[], int]) -> None:
         """Have `store_time()` give what `time` gives, the same within a transaction."""
         self._synchronous: Synchronous | None = None
-        self._now: int | None = None
-
-        def now() -> int:
-            if self._now is None:
-                self._now = time()
-            return self._now
-
-        self.create_function("store_time", 0, now)
+        self._time = time
+        self._now: dict[str, int] = {}
+        # Nothing of it is Python: Ctrl-C in the middle of a function would be its failure.
+        self.create_function("store_time", 0, partial(self._now.get, "now"))
 
     def begin(self, begin: str, synchronous: Synchronous | None) -> None:
         """Begin a transaction, whose commit waits for what `synchronous` says."""
         if synchronous is not None and synchronous != self._synchronous:
             self.execute(_SYNCHRONOUS[synchronous])
             self._synchronous = synchronous
-        self._now = None
         self.execute(begin)
+        # Not before: it may have waited for another writer.
+        self._now["now"] = self._time()
 
     def rows(self, statement: str, *values: object) -> Sequence[Row]:
         """See `Session`; these do what is said there."""
