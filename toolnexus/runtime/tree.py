@@ -67,11 +67,19 @@ def run_id_of(handle_id: str) -> str:
 
 @attrs.frozen(eq=False)
 class Step:
-    """What is about to be written of a tree."""
+    """What is about to be written of a tree.
+
+    Attributes:
+        tree: Which.
+        change: What is written.
+        marks: What the store has of each handle once it is.
+        inline: Those of the requests that were asked and answered at once, by their new ids.
+    """
 
     tree: Tree
     change: RunChange
     marks: dict[str, Marks]
+    inline: dict[str, tuple[str, JsonValue]]
 
 
 class Tree:
@@ -200,17 +208,17 @@ class Tree:
         releases = self.rests_locked()
         if not (changes or waits or done or has_notes or releases or is_busy != self.was_busy):
             return None
-        asked = {new_request_id(): one for one in self.inline}
+        inline = {new_request_id(): one for one in self.inline}
         change = RunChange(
             lease=self.lease,
             handles=changes,
             opened=(
                 *opened,
-                *(NewRequest(id=key, kind=kind, body={}) for key, (kind, _) in asked.items()),
+                *(NewRequest(id=key, kind=kind, body={}) for key, (kind, _) in inline.items()),
             ),
             waits=tuple(wait for _, wait in waits),
             done=done,
-            notes={**self.notes, **{key: note for key, (_, note) in asked.items()}},
+            notes={**self.notes, **{key: note for key, (_, note) in inline.items()}},
             signals=tuple(self.signals),
             is_busy=is_busy,
             releases=releases,
@@ -219,26 +227,18 @@ class Tree:
         self.requests |= {one.id for one in opened}
         # Where the write fails, all of this is lost with the tree.
         self.notes, self.inline, self.done, self.signals = {}, [], [], []
-        return Step(self, change, {key: one.marks for key, one in taken.items()})
+        return Step(self, change, {key: one.marks for key, one in taken.items()}, inline)
 
     def undo_locked(self, step: Step) -> None:
         """Have back what `step` was to write: it was not written, and is asked for again."""
         change = step.change
         self.is_open = True
-        self.notes = {**change.notes, **self.notes}
+        notes = {key: note for key, note in change.notes.items() if key not in step.inline}
+        self.notes = {**notes, **self.notes}
+        self.inline = [*step.inline.values(), *self.inline]
         self.done = [*change.done, *self.done]
         self.signals = [*change.signals, *self.signals]
         self.requests -= {one.id for one in change.opened}
-        # Those that were asked inline have their rows already in `opened`, under their keys.
-        self.inline = [
-            *((one.kind, change.notes[one.id]) for one in change.opened if one.body == {}),
-            *self.inline,
-        ]
-        self.notes = {
-            key: note
-            for key, note in self.notes.items()
-            if not any(one.id == key and one.body == {} for one in change.opened)
-        }
 
     def rename_locked(self, request_id: str) -> None:
         """Let what waits for a request wait for one of its own: that id cannot be had."""

@@ -101,7 +101,7 @@ class SqlStore:
 
     def write(self, runtime: str, changes: Sequence[RunChange]) -> tuple[str, ...]:
         """Write all of `changes`, or nothing; return the runs that are not released."""
-        name, steps = to_text(runtime), [writing.Step.of(change) for change in changes]
+        name, steps = to_text(runtime), [writing.RunStep.of(change) for change in changes]
         is_light = not any(map(writing.has_content, changes))
         return self.database.write(
             lambda session: writing.write(session, name, steps), is_light=is_light

@@ -89,7 +89,7 @@ class HandleStep:
 
 
 @attrs.frozen
-class Step:
+class RunStep:
     """A change of a run with its values as JSON text."""
 
     change: RunChange
@@ -98,7 +98,7 @@ class Step:
     notes: Mapping[str, str]
 
     @classmethod
-    def of(cls, change: RunChange) -> Step:
+    def of(cls, change: RunChange) -> RunStep:
         """Encode what has changed of a run."""
         # A handle's id begins with its parent's: parents are made before their children.
         handles = sorted(change.handles, key=lambda one: len(one.id))
@@ -133,7 +133,7 @@ def has_content(change: RunChange) -> bool:
     )
 
 
-def write(session: Session, runtime: str, steps: Sequence[Step]) -> tuple[str, ...]:
+def write(session: Session, runtime: str, steps: Sequence[RunStep]) -> tuple[str, ...]:
     """Write all steps; return the runs that were to be released and are not.
 
     Raises:
@@ -169,14 +169,14 @@ def _lock_runs(session: Session, runtime: str, leases: Sequence[Lease]) -> dict[
     return runs
 
 
-def _named_requests(steps: Sequence[Step]) -> Iterator[str]:
+def _named_requests(steps: Sequence[RunStep]) -> Iterator[str]:
     for step in steps:
         yield from (new.id for new, _ in step.opened)
         yield from (wait.request_id for wait in (*step.change.waits, *step.change.done))
         yield from step.notes
 
 
-def _write_step(session: Session, run: _Run, step: Step, requests: Requests) -> None:
+def _write_step(session: Session, run: _Run, step: RunStep, requests: Requests) -> None:
     keys = {one.change.id: _write_handle(session, run, one) for one in step.handles}
 
     def handle_key(wait: Wait) -> int:
