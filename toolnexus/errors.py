@@ -127,17 +127,27 @@ class NothingSuspended(ResumeError):
     Attributes:
         answer_id: The id that fits nothing.
         outcome: `cancelled` or `superseded` where a request with that id was open; None else.
+        runtime: The name of the runtime in its store; None without one.
     """
 
-    def __init__(self, answer_id: str, outcome: str | None = None) -> None:
-        super().__init__(answer_id, outcome)
+    def __init__(
+        self, answer_id: str, outcome: str | None = None, runtime: str | None = None
+    ) -> None:
+        super().__init__(answer_id, outcome, runtime)
         self.answer_id = answer_id
         self.outcome = outcome
+        self.runtime = runtime
 
     def __str__(self) -> str:
         if self.outcome is not None:
             return f"request {self.answer_id!r} was {self.outcome}; nothing is suspended now"
-        return f"nothing is suspended, so answer {self.answer_id!r} fits no request"
+        fits_none = f"nothing is suspended, so answer {self.answer_id!r} fits no request"
+        if self.runtime is None:
+            return fits_none
+        return (
+            f"{fits_none}; this looked in the runtime named {self.runtime!r} of its store,"
+            " which must be the store and the name that the run was started with"
+        )
 
 
 class UnknownRequest(ResumeError):

@@ -12,6 +12,7 @@ from toolnexus import (
     AgentDef,
     AgentRuntime,
     Answer,
+    NothingSuspended,
     Request,
     State,
     ToolContext,
@@ -86,3 +87,11 @@ def test_a_parked_run_goes_on_in_another_runtime(
         "assistant",
     ]
     assert second.pending() == ()
+
+
+def test_an_answer_to_nothing_tells_where_it_was_looked_for(
+    make_runtime: Make, url: str
+) -> None:
+    rt = make_runtime(PAYER, store=url, name="shop")
+    with pytest.raises(NothingSuspended, match=r"fits no request.* named 'shop'"):
+        rt.resume(Answer("r1", ok=True))

@@ -34,6 +34,12 @@ MADE: list[tuple[errors.ToolnexusError, str]] = [
         "nothing is suspended, so answer 'r1' fits no request",
     ),
     (
+        errors.NothingSuspended("r1", runtime="shop"),
+        "nothing is suspended, so answer 'r1' fits no request; this looked in the runtime named"
+        " 'shop' of its store, which must be the store and the name that the run was started"
+        " with",
+    ),
+    (
         errors.UnknownRequest("r1", 7),
         "no open request has the id 'r1' (7 open; AgentRuntime.pending() lists them)",
     ),

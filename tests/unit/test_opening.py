@@ -93,3 +93,17 @@ def test_anything_else_is_refused_and_no_password_told(where: Any, says: str) ->
         open_store(where)
     assert says in str(told.value)
     assert SECRET not in str(told.value)
+
+
+def test_what_is_no_store_is_told_what_it_lacks() -> None:
+    with pytest.raises(ConfigError, match=r"or a RunStore, not int$"):
+        open_store(3)  # type: ignore[arg-type]
+
+    class Other:
+        def __getattr__(self, name: str) -> object:
+            if name in ("take", "prune"):
+                raise AttributeError(name)
+            return print
+
+    with pytest.raises(ConfigError, match=r"not Other, which lacks take, prune$"):
+        open_store(Other())  # type: ignore[arg-type]

@@ -193,4 +193,4 @@ class Claims:
         count = sum(1 for _ in keeper.store.requests(keeper.name, state="open", limit=_COUNTED))
         if count:
             return UnknownRequest(request_id, count, outcome)
-        return NothingSuspended(request_id, outcome)
+        return NothingSuspended(request_id, outcome, keeper.name)

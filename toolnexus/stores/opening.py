@@ -32,9 +32,7 @@ def open_store(where: str | RunStore) -> tuple[RunStore, bool]:
     if not isinstance(where, str):
         if isinstance(where, RunStore):
             return where, False
-        raise ConfigError(
-            f"a store is a URL ({_FORMS}) or a RunStore, not {type(where).__name__}"
-        )
+        raise ConfigError(_no_store(where))
     try:
         url = urlsplit(where)
     except ValueError:
@@ -47,6 +45,13 @@ def open_store(where: str | RunStore) -> tuple[RunStore, bool]:
         return _postgres(where), True
     # The rest may be anything, so also a password.
     raise ConfigError(f"the URL of a store is {_FORMS}; this one begins with {url.scheme!r}")
+
+
+def _no_store(given: object) -> str:
+    methods = [name for name in vars(RunStore) if not name.startswith("_")]
+    lacking = [name for name in methods if not hasattr(given, name)]
+    why = f", which lacks {', '.join(lacking)}" if len(lacking) < len(methods) else ""
+    return f"a store is a URL ({_FORMS}) or a RunStore, not {type(given).__name__}{why}"
 
 
 def _memory(url: SplitResult) -> RunStore:
