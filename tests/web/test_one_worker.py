@@ -46,6 +46,7 @@ def test_a_run_is_started_shown_and_answered(
         assert ann.wait_status(run_id, "pending")["open"] == [asked]
         assert ann.get("/runs").json() == {"runs": [{"id": run_id, "state": "suspended"}]}
         check_page(ann)
+        check_refusals(ann)
         check_answers(ann, asked["id"])
         done = ann.wait_status(run_id, "done")
         assert (done["text"], done["open"]) == ("Ann has her money.", [])
@@ -59,6 +60,22 @@ def check_page(visitor: Visitor) -> None:
     page = visitor.get("/").text
     assert "Refund $80 to &lt;Ann&gt;?" in page
     assert "<Ann>" not in page
+
+
+def check_refusals(visitor: Visitor) -> None:
+    """What is refused is told as JSON, whoever refuses it: the view, the framework, we."""
+    as_json = {"Content-Type": "application/json"}
+    broken = visitor.session.post(
+        f"{visitor.url}/runs", data="{", headers=as_json, timeout=LIMIT
+    )
+    refused = {
+        404: [visitor.get("/runs/root/nobody.9"), visitor.post("/requests/x", {"ok": True})],
+        400: [broken, visitor.post("/runs", {}), visitor.post("/requests/x", ["yes"])],
+    }
+    for status, responses in refused.items():
+        for one in responses:
+            assert one.status_code == status
+            assert isinstance(one.json()["error"], str)
 
 
 def check_answers(visitor: Visitor, request_id: str) -> None:

@@ -28,6 +28,7 @@ from flask import (
     url_for,
 )
 from flask.typing import ResponseReturnValue
+from werkzeug.exceptions import HTTPException
 
 from toolnexus import Answer, Handle, PendingRequest, ResumeError, ToolnexusError
 from toolnexus.contrib.flask import Toolnexus
@@ -57,6 +58,7 @@ def create_app() -> Flask:
     if not app.secret_key:
         raise RuntimeError("set FLASK_SECRET_KEY: all workers sign the page's cookie with it")
     agents.init_app(app)
+    add_errors(app)
     add_api(app)
     add_page(app)
     return app
@@ -94,12 +96,22 @@ def report(handle: Handle) -> dict[str, Any]:
 # It takes JSON alone, which another site's form cannot send.
 
 
-def add_api(app: Flask) -> None:
-    """Add what programs use."""
+def add_errors(app: Flask) -> None:
+    """Let errors be JSON for programs, and pages for people."""
 
     @app.errorhandler(ToolnexusError)
     def refused(error: ToolnexusError) -> ResponseReturnValue:
         return {"error": str(error)}, status_of(error)
+
+    @app.errorhandler(HTTPException)
+    def failed(error: HTTPException) -> ResponseReturnValue:
+        if request.path.startswith(("/runs", "/requests")):
+            return {"error": error.description}, error.code or 500
+        return error
+
+
+def add_api(app: Flask) -> None:
+    """Add what programs use."""
 
     @app.post("/runs")
     def start_run() -> ResponseReturnValue:
