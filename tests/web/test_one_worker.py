@@ -111,7 +111,10 @@ def test_the_page_starts_and_answers(
         assert ann.send("/answer", forged).status_code == 403
         said = {**hidden, "ok": "no", "reason": "too dear"}
         assert "Nothing is open." in ann.send("/answer", said).text
+        until(lambda: "As you wish." in ann.get("/").text, "the page has no result")
         assert ann.wait_status("root/desk.1", "done")["text"] == "As you wish."
+        assert "root/desk.1: done" in ann.get("/").text
+        assert "root/desk.1" not in site.visitor().get("/").text
         assert "was answered before" in ann.send("/answer", {**said, "ok": "yes"}).text
         assert site.refunds() == []
     (said_to_model,) = llm.requests[-1].tool_results.values()

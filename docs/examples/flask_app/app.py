@@ -41,6 +41,8 @@ def may_answer(who: str, _pending: PendingRequest) -> bool:
     return not approvers or who in approvers
 
 
+SHOWN = 10  # how many runs a browser's page has
+
 agents = Toolnexus(registry=[desk], authorize=may_answer)
 
 
@@ -153,13 +155,17 @@ def add_page(app: Flask) -> None:
 
     @app.get("/")
     def page() -> str:
+        rt = agents.runtime
         token = session.setdefault("csrf", secrets.token_urlsafe())
-        return render_template("page.html", open=agents.runtime.pending(), csrf=token)
+        handles = [rt.handle(run_id) for run_id in session.get("runs", [])]
+        runs = [report(handle) for handle in handles if handle is not None]
+        return render_template("page.html", runs=runs, open=rt.pending(), csrf=token)
 
     @app.post("/start")
     def start_by_form() -> ResponseReturnValue:
         check_token()
         run = started(request.form["prompt"])
+        session["runs"] = [run.id, *session.get("runs", [])][:SHOWN]
         flash(f"started {run.id}")
         return redirect(url_for("page"), 303)
 

@@ -20,6 +20,8 @@ from toolnexus.contrib.web import answer_from, request_dict, status_of
 
 View = Callable[..., HttpResponse]
 
+SHOWN = 10  # how many runs a browser's page has
+
 
 def report(handle: Handle) -> dict[str, Any]:
     """Say how a run stands; one that is done is closed, and stays readable."""
@@ -103,8 +105,11 @@ def answer_request(request: HttpRequest, request_id: str) -> HttpResponse:
 @require_GET
 @login_required
 def page(request: HttpRequest) -> HttpResponse:
-    """Show what is open, with a form that answers each."""
-    return render(request, "refunds/page.html", {"open": runtime().pending()})
+    """Show what this browser has started, and what is open with a form that answers each."""
+    rt = runtime()
+    handles = [rt.handle(run_id) for run_id in request.session.get("runs", [])]
+    runs = [report(handle) for handle in handles if handle is not None]
+    return render(request, "refunds/page.html", {"runs": runs, "open": rt.pending()})
 
 
 @require_POST
@@ -113,7 +118,9 @@ def start_by_form(request: HttpRequest) -> HttpResponse:
     """Start a run."""
     prompt = request.POST.get("prompt", "")
     if prompt:
-        messages.success(request, f"started {start('desk', prompt).id}")
+        run_id = start("desk", prompt).id
+        request.session["runs"] = [run_id, *request.session.get("runs", [])][:SHOWN]
+        messages.success(request, f"started {run_id}")
     return HttpResponseRedirect(reverse("page"))
 
 
