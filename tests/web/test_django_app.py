@@ -340,7 +340,8 @@ def test_the_admin_lists_page_by_page(
 
     from toolnexus.contrib.django.models import OpenRequest
 
-    monkeypatch.setattr(admin.site.get_model_admin(OpenRequest), "list_per_page", 2)
+    listed = admin.site.get_model_admin(OpenRequest)
+    monkeypatch.setattr(listed, "list_per_page", 2)
     rt = configure()
     asking = tool_call("refund", {"amount": 80, "customer": "Ann"})
     llm.answer(MODEL, lambda one: text("end") if one.tool_results else asking)
@@ -359,6 +360,11 @@ def test_the_admin_lists_page_by_page(
     assert "Page 2 of 3, 5 in all" in page
     assert 'href="?p=1"' in page
     assert 'href="?p=3"' in page
+    assert "These are the oldest" not in page
+    monkeypatch.setattr(listed, "list_max", 3)
+    assert shown("?p=2") == shown("?p=3") == ids[2:3]
+    assert "These are the oldest 3" in client.get(LIST).content.decode()
+    monkeypatch.setattr(listed, "list_max", 5)
     form = {"id": ids[2], "ok": "no"}
     assert f"{LIST}answer/?p=2" in page
     answered = client.post(f"{LIST}answer/?p=2", form)

@@ -40,9 +40,11 @@ class AnswerForm(forms.Form):
 class OpenRequestAdmin(admin.ModelAdmin):
     """Lists what is open, oldest first, `list_per_page` to a page.
 
+    No more than `list_max` are read, however many are open.
     The user who answers is the principal.
     """
 
+    list_max = 1_000
     change_list_template = "admin/toolnexus/openrequest/change_list.html"
 
     def get_urls(self) -> list[Any]:
@@ -61,9 +63,12 @@ class OpenRequestAdmin(admin.ModelAdmin):
             raise PermissionDenied
         found: tuple[PendingRequest, ...] | None = None
         try:
-            found = runtime().pending()
+            found = runtime().pending(limit=self.list_max)
         except ToolnexusError as error:
             self.message_user(request, str(error), messages.ERROR)
+        if found is not None and len(found) == self.list_max:
+            only = f"These are the oldest {len(found):,}; there may be more."
+            self.message_user(request, only, messages.WARNING)
         page = Paginator(found or (), self.list_per_page).get_page(request.GET.get(PAGE_VAR))
         context = {
             **self.admin_site.each_context(request),
