@@ -217,7 +217,7 @@ def _park_call(turn: Turn, index: int, request: Request, by: Asker, kit: Kit) ->
     """Let a call wait for an answer, or end it where the question cannot be asked."""
     asked_at = format_time(kit.clock.now())
     call = turn.calls[index]
-    if call.child is not None and by.place is None and _is_from(call.child, request):
+    if by.place is None and turn.is_asked_below(index, request):
         # What the tool has asked before it delegates has its answers.
         turn.open(index, request, asked_at, Asker(past=by.past))
         return
@@ -235,14 +235,6 @@ def _problem_with(request: Request) -> str | None:
     except ConfigError as error:
         return str(error)
     return None
-
-
-def _is_from(child: str, request: Request) -> bool:
-    """Whether an agent asks, or one below it: a question that has surfaced has its path."""
-    path = (request.data or {}).get("path")
-    if not isinstance(path, (list, tuple)):
-        return False
-    return f"{'/'.join(map(str, path))}/".startswith(f"{child}/")
 
 
 def _finish(turn: Turn, index: int, result: ToolResult, kit: Kit) -> None:

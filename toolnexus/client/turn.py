@@ -49,7 +49,17 @@ class Turn:
     """
 
     __slots__ = (
-        *("_booked", "_outside", "base", "calls", "lock", "messages", "offers_again", "run"),
+        *(
+            "_asked_below",
+            "_booked",
+            "_outside",
+            "base",
+            "calls",
+            "lock",
+            "messages",
+            "offers_again",
+            "run",
+        ),
         *("tool_calls", "turns", "usage"),
     )
 
@@ -71,6 +81,8 @@ class Turn:
         self.tool_calls = 0
         # Started calls that have not come to their tools, as they were before.
         self._outside: dict[int, CallState] = {}
+        # What the agents ask that calls have delegated to; a login may be another's question.
+        self._asked_below: dict[int, str] = {}
         # Calls that a budget has counted.
         self._booked: set[int] = set()
         # Whether what was open before has to be offered to an inline interpreter once more.
@@ -281,6 +293,16 @@ class Turn:
         """Record which handle a delegating call runs."""
         with self.lock:
             self.calls[index] = attrs.evolve(self.calls[index], child=child)
+
+    def note_asked_below(self, index: int, request: Request) -> None:
+        """Record what the agent waits for that a delegating call runs."""
+        with self.lock:
+            self._asked_below[index] = request.id
+
+    def is_asked_below(self, index: int, request: Request) -> bool:
+        """Whether a call only passes on what its agent asks."""
+        with self.lock:
+            return self._asked_below.get(index) == request.id
 
     def share(self, indexes: Sequence[int], request: Request) -> None:
         """Let several open calls wait on one request; its answer is for all of them."""

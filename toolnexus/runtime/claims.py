@@ -18,6 +18,7 @@ from toolnexus.errors import (
     StoreError,
     UnknownRequest,
 )
+from toolnexus.forms import secret_fields
 from toolnexus.keywords import same_json
 from toolnexus.runtime.audit import How, is_logged, write
 from toolnexus.runtime.core import Core
@@ -46,11 +47,13 @@ class Found:
         asked: The request.
         claim: How it becomes the answer; None where it is that already.
         turns: Ids of the turns that it lets go on.
+        handle_ids: The handles that it is for.
     """
 
     asked: Asked
     claim: Claim | None
     turns: frozenset[str]
+    handle_ids: tuple[str, ...]
 
 
 class Claims:
@@ -89,15 +92,34 @@ class Claims:
             claims = list(
                 {one.claim.request_id: one.claim for one in found if one.claim}.values()
             )
-            if not claims or self._keeper.store.claim(self._keeper.name, claims):
+            if not claims or self._record(claims, found, answers):
                 break
-        for one, answer in zip(found, answers, strict=True):
-            if one.claim is not None:
-                sealed(one.asked.request, answer, self._core.vault)
-                if is_logged():
-                    said = Said.from_dict(one.claim.answer)
-                    write(one.asked.settled(said))
+        for one in found:
+            if one.claim is not None and is_logged():
+                write(one.asked.settled(Said.from_dict(one.claim.answer)))
         return found
+
+    def _record(
+        self, claims: Sequence[Claim], found: Sequence[Found], answers: Sequence[Answer]
+    ) -> bool:
+        """Record answers, whose secrets are in the vault before a tool is given them."""
+        keeper, vault = self._keeper, self._core.vault
+        hidden = [
+            (one.asked.request, answer)
+            for one, answer in zip(found, answers, strict=True)
+            if one.claim is not None and secret_fields(one.asked.request)
+        ]
+        if not hidden:
+            return keeper.store.claim(keeper.name, claims)
+        with keeper.sealing:
+            # What is there is of an answer that was first.
+            fresh = [pair for pair in hidden if vault.get(pair[0].id) is None]
+            for request, answer in fresh:
+                sealed(request, answer, vault)
+            is_recorded = keeper.store.claim(keeper.name, claims)
+            if not is_recorded:
+                vault.drop(request.id for request, _ in fresh)
+        return is_recorded
 
     def expire_due(self) -> list[Found]:
         """Settle every open request whose time has passed, one by one.
@@ -165,9 +187,10 @@ class Claims:
         one, *others = waiting
         kept = sealed(one.request, answer, Vault())
         shared = tuple((other.handle_id, other.call.id) for other in others)
-        said = Said(kept, how, self._core.clock.now(), principal, one.turns, shared)
+        turns = frozenset(one.turns).union(*(other.turns for other in others))
+        said = Said(kept, how, self._core.clock.now(), principal, tuple(sorted(turns)), shared)
         claim = Claim(request_id=answer.id, waits=one.record.waits, answer=said.to_dict())
-        return Found(one, claim, frozenset(one.turns))
+        return Found(one, claim, turns, one.handle_ids)
 
     def _again(self, one: Asked, answer: Answer) -> Found:
         """Return what an equal answer has let go on."""
@@ -176,11 +199,17 @@ class Claims:
         kept = sealed(one.request, answer, Vault())
         # What was said in secret is nowhere to be compared with.
         if recorded.ok is kept.ok and same_json(recorded.data, kept.data):
-            return Found(one, None, frozenset(said.turns))
+            return Found(one, None, frozenset(said.turns), self._had_waited(one, said))
         expires_at = one.record.expires_at
         if recorded.outcome == "expired" and expires_at is not None:
             raise RequestExpired(answer.id, format_time(expires_at))
         raise AlreadyAnswered(recorded)
+
+    def _had_waited(self, one: Asked, said: Said) -> tuple[str, ...]:
+        """Return the handles that an answer was for, as far as they are there."""
+        keeper, shared = self._keeper, (handle_id for handle_id, _ in said.shared_with)
+        there = [i for i in shared if keeper.store.handle(keeper.name, i) is not None]
+        return tuple(dict.fromkeys((*one.handle_ids, *there)))
 
     def _unknown(
         self, request_id: str, record: RequestRecord | None

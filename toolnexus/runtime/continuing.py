@@ -46,11 +46,18 @@ class StoredAnswers:
 
         Raises:
             ResumeError: One fits nothing; nothing has changed.
+            ToolnexusError: The answers are recorded, and a run cannot go on by them now.
         """
         begun: list[Begun] = []
+        failure: ToolnexusError | None = None
         try:
             for one in self._claims.claim(answers, may, "resume", by):
-                self._let_go_on(one, begun)
+                try:
+                    self._let_go_on(one, begun)
+                except ToolnexusError as error:
+                    failure = failure or error  # it keeps no other run from going on
+            if failure is not None:
+                raise failure  # noqa: TRY301 - with all that was begun
         except BaseException:
             # What was begun must not wait for a thread that has left.
             self._letters.hand_over(begun)
@@ -64,14 +71,14 @@ class StoredAnswers:
         for one in expired:
             try:
                 self._let_go_on(one, begun)
-            except ToolnexusError:
+            except Exception:
                 logger.exception("request %s has expired", one.asked.record.id)
         return begun, tuple(one.asked.record.id for one in expired)
 
     def _let_go_on(self, found: Found, begun: list[Begun]) -> None:
         """Have the runs that wait for a claimed answer take it, or see that they do."""
         before = len(begun)
-        for handle_id in found.asked.handle_ids:
+        for handle_id in found.handle_ids:
             try:
                 tree, mail = self._keeper.pin_unread(run_id_of(handle_id), takes_busy=True)
             except HeldElsewhere:

@@ -69,6 +69,7 @@ class Delegation:
             if self._core.is_stalled(child) and child.state is not State.CLOSED:
                 raise CallStalled
         if result.status == "pending" and result.pending is not None:
+            turn.note_asked_below(index, result.pending)
             return ToolResult.pending(result.pending)
         self._closing.close(child, reason="task done")
         return _tool_result(child, result)

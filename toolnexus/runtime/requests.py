@@ -15,10 +15,10 @@ from toolnexus.codec import JsonValue
 from toolnexus.errors import StoreError
 from toolnexus.runtime.audit import AuditRecord, How, arguments_of
 from toolnexus.runtime.handle import PendingRequest
-from toolnexus.runtime.stored import stored_call
+from toolnexus.runtime.stored import readable_head, stored_call, turn_in
 from toolnexus.runtime.tree import run_id_of
 from toolnexus.stores.base import RunStore
-from toolnexus.stores.records import RequestRecord, Wait
+from toolnexus.stores.records import HandleRecord, RequestRecord, Wait
 from toolnexus.suspension import Answer, Request, format_time, message_of, parse_time
 
 _LOOKS: Final = 5
@@ -239,4 +239,14 @@ def _look_at(store: RunStore, runtime: str, first: Asked, wait: Wait) -> list[As
         return []  # it has gone on meanwhile
     message = store.messages(runtime, wait.handle_id)
     call = stored_call(handle, message, wait.call, row)
-    return [attrs.evolve(first, handle_id=handle.id, agent=handle.agent, call=call)]
+    turns = _turns_of(store, runtime, handle)
+    return [Asked(first.record, handle.id, handle.agent, call, turns)]
+
+
+def _turns_of(store: RunStore, runtime: str, handle: HandleRecord) -> tuple[str, ...]:
+    """Return what `ledger.turns_of` does of a handle here."""
+    segments = handle.id.split("/")
+    above = ["/".join(segments[:count]) for count in range(2, len(segments))]
+    line = [*(store.handle(runtime, one) for one in above), handle]
+    turns = (turn_in(readable_head(one)) for one in line if one is not None)
+    return tuple(sorted(turn["run"] for turn in turns if turn))
