@@ -96,6 +96,16 @@ DAMAGE: dict[str, tuple[str, str]] = {
         f"UPDATE toolnexus_call SET body = '!' || body WHERE handle = {HANDLE}",
         f"UPDATE toolnexus_call SET body = substr(body, 2) WHERE handle = {HANDLE}",
     ),
+    "part of a head": (
+        """UPDATE toolnexus_handle SET head = replace(head, '"turns"', '"-"') WHERE name = ?""",
+        """UPDATE toolnexus_handle SET head = replace(head, '"-"', '"turns"') WHERE name = ?""",
+    ),
+    "part of a call": (
+        f"""UPDATE toolnexus_call SET body = replace(body, '"request"', '"-"')
+        WHERE handle = {HANDLE}""",
+        f"""UPDATE toolnexus_call SET body = replace(body, '"-"', '"request"')
+        WHERE handle = {HANDLE}""",
+    ),
     "lost message": (
         f"UPDATE toolnexus_message SET place = place + 50 WHERE handle = {HANDLE}",
         f"UPDATE toolnexus_message SET place = place - 50 WHERE handle = {HANDLE}",

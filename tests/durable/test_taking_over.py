@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tests.conftest import LIMIT
 from tests.durable.mortal import DIED, Later
 from tests.durable.zygote import Zygote, zygote
+from tests.runtime.support import within
 from toolnexus import (
     AgentDef,
     AgentRuntime,
@@ -351,3 +353,29 @@ def test_an_inbox_is_as_it_was(make_runtime: Make, llm: ScriptedLlm, is_asked: b
     assert view is not None
     assert view.inbox == 0
     llm.assert_done()
+
+
+# -- a turn that is to stop --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["interrupt", "close", "force"])
+@pytest.mark.parametrize("name", ["safe", "plain"])
+def test_what_is_to_stop_is_not_begun_again_for_that(
+    llm: ScriptedLlm, made: Zygote, tmp_path: Path, name: str, verb: str
+) -> None:
+    llm.say("m", tool_call(name))
+    deadly = Deadly(llm, made, tmp_path, "before")
+    deadly.run("begin")
+    deadly.set("")
+    with deadly.runtime(1) as rt:
+        handle = rt.handle("root/a.1")
+        assert handle is not None
+        if verb == "interrupt":
+            within(rt.interrupt, handle)
+            assert handle.state is State.IDLE
+        else:
+            within(partial(rt.close, handle, force=verb == "force"))
+            assert handle.state is State.CLOSED
+        assert "may or may not have taken effect" in rt.transcript(handle)[-1]["content"]
+    assert deadly.effects() == []
+    assert len(llm.requests) == 1

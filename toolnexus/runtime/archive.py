@@ -20,6 +20,7 @@ from toolnexus.runtime.stored import (
     is_busy,
     posted_of,
     readable_head,
+    reading,
     restored_result,
     transcript_of,
 )
@@ -166,19 +167,20 @@ class Archive:
 
     def _view(self, record: HandleRecord) -> HandleView:
         head: Any = readable_head(record)
-        state = State(record.state)
-        return HandleView(
-            id=record.id,
-            state=state,
-            agent=record.agent,
-            depth=record.id.count("/"),
-            turns=head["turns"],
-            total_tokens=head["treeTokens"],
-            inbox=head["inbox"],
-            pending=self.first_open(record.id) if state is State.SUSPENDED else None,
-            children=head["children"],
-            is_busy=is_busy(head),
-        )
+        with reading(record.id):
+            state = State(record.state)
+            return HandleView(
+                id=record.id,
+                state=state,
+                agent=record.agent,
+                depth=record.id.count("/"),
+                turns=head["turns"],
+                total_tokens=head["treeTokens"],
+                inbox=head["inbox"],
+                pending=self.first_open(record.id) if state is State.SUSPENDED else None,
+                children=head["children"],
+                is_busy=is_busy(head),
+            )
 
     def first_open(self, handle_id: str) -> Request | None:
         """Return the first open request in call order, the handle's own or a child's."""

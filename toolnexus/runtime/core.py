@@ -87,13 +87,11 @@ class Core:
             raise
         effects.perform()
 
-    def holding(
-        self, handle: Handle, *, takes_busy: bool = False
-    ) -> AbstractContextManager[None]:
+    def holding(self, handle: Handle, *, to_stop: bool = False) -> AbstractContextManager[None]:
         """Have the run of `handle` in this process meanwhile. See `Keeper.holding`."""
         if self.keeper is None:
             return nullcontext()
-        return self.keeper.holding(handle, takes_busy=takes_busy)
+        return self.keeper.holding(handle, to_stop=to_stop)
 
     def own(self, handle: object) -> Handle:
         """Return `handle` if it is one of this runtime's.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from toolnexus.clock import RealClock
 from toolnexus.errors import StoreError
@@ -82,10 +84,30 @@ class Durable:
         self._send(handle, POST, item=item.to_dict(), isTrusted=is_trusted)
         return Ack(ok=True)
 
-    def interrupt(self, handle: Handle, closing: Closing) -> None:
+    def interrupt(self, handle: Handle) -> None:
         """Have the process that has the handle interrupt it, and wait until it has."""
-        self._send(handle, INTERRUPT)
-        self._once_free(handle, lambda: closing.interrupt(handle))
+        token = secrets.token_hex(8)
+        self._send(handle, INTERRUPT, token=token)
+        keeper, run_id = self._keeper, run_id_of(handle.id)
+        # And no longer: what is begun after that is not meant.
+        while self._is_on_its_way(run_id, token):
+            try:
+                tree, mail = keeper.pin_unread(run_id, takes_busy=True)
+            except HeldElsewhere:
+                keeper.elsewhere.wait_a_little()
+                continue
+            except RuntimeClosed:
+                return
+            try:
+                self._letters.collect(tree, mail)
+            finally:
+                keeper.unpin(tree)
+
+    def _is_on_its_way(self, run_id: str, token: str) -> bool:
+        letters: Iterable[Any] = self._keeper.store.mail(
+            self._keeper.name, run_id
+        ).signals.values()
+        return any(one.get("token") == token for one in letters)
 
     def close(
         self, handle: Handle, closing: Closing, *, force: bool, reason: str | None
@@ -98,7 +120,7 @@ class Durable:
         """Do it here once the other process has let go: it has done it by then, or has died."""
         while True:
             try:
-                with self._core.holding(handle, takes_busy=True):
+                with self._core.holding(handle, to_stop=True):
                     act()
                     return
             except HeldElsewhere:

@@ -13,13 +13,13 @@ import logging
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeAlias
 
 import attrs
 
-from toolnexus.budget import Budget
 from toolnexus.client.tracing import end_run
 from toolnexus.clock import RealClock
 from toolnexus.errors import LeaseLost, StoreError
@@ -28,7 +28,6 @@ from toolnexus.runtime.admission import Admission
 from toolnexus.runtime.archive import Archive
 from toolnexus.runtime.book import RequestBook
 from toolnexus.runtime.core import Core
-from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.effects import Effects, lost_result
 from toolnexus.runtime.elsewhere import Elsewhere
 from toolnexus.runtime.handle import Handle
@@ -37,9 +36,7 @@ from toolnexus.runtime.owing import Owing
 from toolnexus.runtime.questions import Questions
 from toolnexus.runtime.run import throw
 from toolnexus.runtime.shells import Shells
-from toolnexus.runtime.snapshots import head_of
-from toolnexus.runtime.stored import Halted
-from toolnexus.runtime.tree import RuntimeClosed, Tree, run_id_of
+from toolnexus.runtime.tree import RuntimeClosed, Step, Tree, run_id_of
 from toolnexus.runtime.writing import Writing, steps_locked
 from toolnexus.stores.base import RunStore
 from toolnexus.stores.records import Lease, Mail
@@ -75,7 +72,7 @@ class Keeper:
         self._loading = Loading(core, store, self.shells)
         self._lease_ms = options.lease_ms
         # Returns what goes on with turns under way, to be called with the lock held.
-        self.go_on: Callable[[Tree, list[tuple[Handle, Halted]]], GoOn] = _not_wired
+        self.go_on: Callable[..., GoOn] = _not_wired
         # Sees to what has come for a run: what is given, or else what the store has.
         self.collect: Callable[..., object] = _not_wired
         # Is told that there are leases to be renewed.
@@ -98,6 +95,7 @@ class Keeper:
 
     def _start(self) -> None:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
+        self.sealing = threading.Lock()  # held by who puts secrets into the vault
         # -- guarded by the runtime's lock ------------------------------------------------
         self.trees: dict[str, Tree] = {}
         self.is_detached = False
@@ -106,8 +104,10 @@ class Keeper:
     # -- taking a run, and giving it back -----------------------------------------------------
 
     @contextmanager
-    def holding(self, handle: Handle, *, takes_busy: bool = False) -> Iterator[None]:
+    def holding(self, handle: Handle, *, to_stop: bool = False) -> Iterator[None]:
         """Have the run of `handle` in memory, and let nobody else have it.
+
+        Where that is to stop it, its turns that were left under way do not go on.
 
         Raises:
             HeldElsewhere: Somebody else has it.
@@ -117,7 +117,7 @@ class Keeper:
         if handle.parent is None:
             yield
             return
-        tree = self.pin(run_id_of(handle.id), takes_busy=takes_busy)
+        tree = self.pin(run_id_of(handle.id), stopping=handle.id if to_stop else None)
         try:
             if handle._tree is not tree:
                 # It is closed, or was pruned: it is not among what was read.
@@ -126,12 +126,12 @@ class Keeper:
         finally:
             self.unpin(tree)
 
-    def pin(self, run_id: str, *, takes_busy: bool = False) -> Tree:
+    def pin(self, run_id: str, *, stopping: str | None = None) -> Tree:
         """Have a run until `unpin`. See `holding`.
 
         What has come for it goes before what the caller is up to, if it is taken now.
         """
-        tree, mail = self.pin_unread(run_id, takes_busy=takes_busy)
+        tree, mail = self.pin_unread(run_id, takes_busy=bool(stopping), stopping=stopping)
         try:
             if mail is not None and (mail.answers or mail.signals):
                 self.collect(tree, mail)
@@ -140,11 +140,10 @@ class Keeper:
             raise
         return tree
 
-    def pin_unread(self, run_id: str, *, takes_busy: bool = False) -> tuple[Tree, Mail | None]:
-        """Like `pin`, but see to nothing: also return what had come for the run by then.
-
-        That is None where this process had the run already, and it is not known.
-        """
+    def pin_unread(
+        self, run_id: str, *, takes_busy: bool = False, stopping: str | None = None
+    ) -> tuple[Tree, Mail | None]:
+        """Like `pin`, but see to nothing; also return what had come, if it was taken now."""
         while True:
             with self._core.lock:
                 if self.is_detached:
@@ -153,14 +152,33 @@ class Keeper:
                 if tree is not None and tree.is_open:
                     tree.pins += 1
                     return tree, None
-                is_mine = tree is None
-                if tree is None:
-                    tree = self.trees[run_id] = Tree(run_id)
-                    tree.writing.acquire()  # nobody else knows of it
-            if is_mine:
-                return tree, self._open(tree, takes_busy=takes_busy)
-            with tree.writing:  # another thread takes it, or gives it back
-                pass
+            if tree is not None:
+                with tree.writing:  # another thread takes it, or gives it back
+                    continue
+            fresh = Tree(run_id)
+            mail = self._opened(fresh, takes_busy=takes_busy, stopping=stopping)
+            if mail is not None:
+                return fresh, mail
+
+    def _opened(self, tree: Tree, *, takes_busy: bool, stopping: str | None) -> Mail | None:
+        """Take a run and let it go on; None where another thread is at it by now."""
+        try:
+            # By a statement of the language, as in `_write_held`. Nobody else knows of it.
+            with tree.writing:
+                with self._core.lock:
+                    if self.trees.setdefault(tree.run_id, tree) is not tree:
+                        return None
+                effects, mail = self._open(tree, takes_busy=takes_busy, stopping=stopping)
+            self.on_open()
+            effects.perform()
+        except BaseException:
+            if tree.is_open:
+                self.unpin(tree)
+            else:
+                with self._core.lock:
+                    self._forget_locked(tree)
+            raise
+        return mail
 
     def unpin(self, tree: Tree) -> None:
         """Let go of a run; if that was the last to hold it, it is given back."""
@@ -170,7 +188,9 @@ class Keeper:
         if is_over:
             self.flush([tree])
 
-    def _open(self, tree: Tree, *, takes_busy: bool) -> Mail:
+    def _open(
+        self, tree: Tree, *, takes_busy: bool, stopping: str | None
+    ) -> tuple[Effects, Mail]:
         lease: Lease | None = None
         try:
             taken = self._loading.take(tree.run_id, self.owner, takes_busy=takes_busy)
@@ -183,7 +203,7 @@ class Keeper:
                 tree.lease = lease
             # Whatever the lease says: it may have been taken here before, and lost.
             tree.was_busy = lease.was_busy or bool(halted)
-            go_on = self.go_on(tree, halted)
+            go_on = self.go_on(tree, halted, taken.mail, stopping)
             effects = self._core.effects()
             with self._core.lock:
                 if self.is_detached:
@@ -192,42 +212,11 @@ class Keeper:
                 tree.pins, tree.is_open = 1, True
                 go_on(effects)
         except BaseException:
+            tree.is_open = False
             if lease is not None:
                 self.owing.give_back(lease)
-            with self._core.lock:
-                self._forget_locked(tree)
             raise
-        finally:
-            tree.writing.release()
-        self.on_open()
-        try:
-            effects.perform()
-        except BaseException:
-            self.unpin(tree)
-            raise
-        return taken.mail
-
-    # -- making one ---------------------------------------------------------------------------
-
-    def refusal_of_run(self, root: Handle) -> str | None:
-        """Return why there may not be one more run; None where there may."""
-        limit = root.budget.max_children
-        found = () if limit is None else self.store.handles(self.name, limit=limit)
-        count = sum(one.id.count("/") == 1 for one in found)
-        return None if limit is None or count < limit else f"maxChildren {limit} exceeded"
-
-    def start_run(self, definition: AgentDef, budget: Budget) -> Handle:
-        """Make a run in the store; it is nobody's until somebody needs it."""
-        core = self._core
-        fresh = Handle(
-            core, f"{core.root.id}/{definition.name}.0", definition, core.root, budget
-        )
-        run_id = self.store.start_run(self.name, core.root.id, definition.name, head_of(fresh))
-        with core.deciding() as effects:
-            handle = Handle(core, run_id, definition, core.root, budget)
-            self.shells.add_locked(handle)
-            core.note_spawn_locked(handle, effects)
-        return handle
+        return effects, taken.mail
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -246,7 +235,10 @@ class Keeper:
         finally:
             fallout.perform()
         for tree in expected:
-            self.collect(tree)
+            try:
+                self.collect(tree)
+            except Exception:  # what was decided is written; whoever beats looks again
+                logger.exception("%s: what has come cannot be seen to now", tree.run_id)
 
     def _write_held(self, trees: list[Tree], count: int, fallout: Effects) -> list[Tree]:
         """Write `trees`, the first `count` of which are held for that."""
@@ -264,31 +256,39 @@ class Keeper:
 
     def _write(self, trees: list[Tree], fallout: Effects) -> list[Tree]:
         """Write; return the trees that stay because something has come for them."""
-        core = self._core
-        with core.lock:
-            lost = next((one.fault for one in trees if one.fault is not None), None)
-            steps = [] if lost is not None else steps_locked(trees)
-        if lost is not None:
-            # What follows from the decision does not happen, for none of the runs.
-            self._drop(trees, StoreError(str(lost)), fallout)
-            raise StoreError(str(lost)) from lost
-        if not steps:
-            return []
+        core, steps = self._core, list[Step]()
+        lost: StoreError | None = None
         try:
+            with core.lock:
+                lost = next((one.fault for one in trees if one.fault is not None), None)
+                if lost is None:
+                    steps += steps_locked(trees)
+            if lost is not None:
+                raise StoreError(str(lost)) from lost  # noqa: TRY301 - cleaned up below
+            if not steps:
+                return []
             kept = self._writing.write(steps)
+            with core.lock:
+                self._written_locked(steps, kept)
         except BaseException as error:
-            self._drop([one.tree for one in steps], error, fallout)
+            # Also where Ctrl-C came before the write, or after it.
+            with core.lock:
+                halfway = [one for one in self.trees.values() if not one.is_open]
+            hit = {*halfway, *(one.tree for one in steps)}
+            dropped = [one for one in trees if lost is not None or one in hit]
+            self._drop(dropped, error, fallout)
             raise
-        with core.lock:
-            for step in steps:
-                if step.tree.fault is not None:
-                    continue  # another process took it over once this was written
-                step.tree.written_locked(step)
-                if step.change.releases and step.tree.run_id in kept:
-                    step.tree.is_open = True
-                elif step.change.releases:
-                    self._forget_locked(step.tree)
         return [one.tree for one in steps if one.tree.run_id in kept]
+
+    def _written_locked(self, steps: Iterable[Step], kept: Iterable[str]) -> None:
+        for step in steps:
+            if step.tree.fault is not None:
+                continue  # another process took it over once this was written
+            step.tree.written_locked(step)
+            if step.change.releases and step.tree.run_id in kept:
+                step.tree.is_open = True
+            elif step.change.releases:
+                self._forget_locked(step.tree)
 
     def has_work(self) -> bool:
         """Whether there is a lease to be renewed, or somebody waits for another process."""

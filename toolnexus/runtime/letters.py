@@ -66,8 +66,8 @@ class Letters:
         with self._core.deciding() as effects:
             if not tree.is_open:
                 return []  # it was lost; whoever has it now sees to them
-            begun = self._deliver_locked(tree, mail, effects)
             signals = self._hear_locked(tree, mail, effects)
+            begun = self._deliver_locked(tree, mail, effects)
             is_under_way = bool(begun) and all(one.run is not None for one in begun)
             if is_under_way and not tree.signals and not tree.notes:
                 # The answers are in the store, and mail until a step of these runs takes them.
@@ -135,8 +135,15 @@ class Letters:
             if number in tree.heard:
                 continue  # another thread has seen the same letter
             tree.heard.add(number)
-            if signal["verb"] == POST:
-                self._post_locked(tree, signal, effects)
+            try:
+                is_post = signal["verb"] == POST
+                if is_post:
+                    self._post_locked(tree, signal, effects)
+            except (KeyError, TypeError, ValueError) as error:
+                text = "letter %d for %s cannot be read: %r"
+                effects.add(logger.error, text, number, tree.run_id, error)
+                is_post = True  # and no verb: it is done with
+            if is_post:
                 tree.signals.append(number)
             else:
                 others[number] = signal
@@ -145,10 +152,12 @@ class Letters:
     def _post_locked(self, tree: Tree, signal: Mapping[str, Any], effects: Effects) -> None:
         handle = tree.handles.get(signal["handle"])
         if handle is None:
+            text = "a post from elsewhere was dropped: %s has ended"
+            effects.add(logger.warning, text, signal["handle"])
             return
         item = InboxItem.from_dict(signal["item"])
         ack = self._spawning.post_locked(
-            handle, item, effects, is_trusted=signal["isTrusted"] is True
+            handle, item, effects, is_trusted=signal["isTrusted"] is True, is_promised=True
         )
         if not ack.ok:
             effects.add(logger.warning, "a post from elsewhere was dropped: %s", ack.error)

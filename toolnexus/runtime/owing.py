@@ -53,7 +53,8 @@ class Owing:
                 self.give_back(lease)
             finally:
                 with self._core.lock:
-                    del self._trees[lease.run_id]
+                    if self._trees.get(lease.run_id) is tree:  # the runtime may be closed
+                        del self._trees[lease.run_id]
                 tree.writing.release()
 
     def give_back(self, lease: Lease) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
+from toolnexus.errors import StoreError
 from toolnexus.forms import login_key
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.requests import asked
 from toolnexus.stores.base import RunStore
 from toolnexus.suspension import Request
+
+logger = logging.getLogger(__name__)
 
 _LONGEST: Final = 200
 
@@ -20,7 +24,11 @@ def is_portable(request_id: str) -> bool:
 
 
 class Questions:
-    """Asks the store about requests. Called without the lock."""
+    """Asks the store about requests. Called without the lock.
+
+    Where it cannot say, nothing is known: a tool has asked, and must not be asked again for
+    that. The write that opens the request meets whatever is there.
+    """
 
     def __init__(self, core: Core, store: RunStore, name: str) -> None:
         self._core = core
@@ -32,14 +40,22 @@ class Questions:
         login = login_key(request)
         if login is None:
             return None
-        for record in self._store.requests(self._name, state="open", login=login):
-            found = asked(record).request
+        try:
+            records = self._store.requests(self._name, state="open", login=login, limit=1)
+            found = next((asked(record).request for record in records), None)
+        except StoreError as error:
+            logger.warning("whether a login is asked for already cannot be read: %s", error)
+            return None
+        if found is not None:
             with self._core.lock:
                 if handle._tree is not None:
                     handle._tree.requests |= {found.id}
-            return found
-        return None
+        return found
 
     def is_known(self, request_id: str) -> bool:
         """Whether a request with that id is, or was, in the store."""
-        return self._store.request(self._name, request_id) is not None
+        try:
+            return self._store.request(self._name, request_id) is not None
+        except StoreError as error:
+            logger.warning("whether %s is in use cannot be read: %s", request_id, error)
+            return False

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from toolnexus.client.recovering import recover_calls
 from toolnexus.client.turn import Turn
+from toolnexus.grants import is_under
 from toolnexus.runtime.admission import Admission
 from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import Handle, surfaced
 from toolnexus.runtime.keeping import Keeper
-from toolnexus.runtime.run import End, Run
+from toolnexus.runtime.letters import CLOSE, INTERRUPT
+from toolnexus.runtime.run import INTERRUPTED, End, Run
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause
 from toolnexus.runtime.stored import Halted
@@ -63,23 +66,42 @@ class Recovering:
         return tuple(taken)
 
     def go_on(
-        self, tree: Tree, halted: Sequence[tuple[Handle, Halted]]
+        self,
+        tree: Tree,
+        halted: Sequence[tuple[Handle, Halted]],
+        mail: Mail,
+        stopping: str | None,
     ) -> Callable[[Effects], None]:
-        """Return what lets the turns of a run go on, on the workers; to be called locked."""
+        """Return what lets the turns of a run go on, on the workers; to be called locked.
+
+        Args:
+            tree: The run.
+            halted: Its turns.
+            mail: What has come for it; turns that are to stop by that are at their end.
+            stopping: The handle for whose end it was taken; None where it goes on.
+        """
         assert tree.lease is not None  # noqa: S101 - it was just taken
         limit = self._core.options.max_recoveries
         count = tree.lease.recoveries
         ending = [handle for handle, one in halted if one.is_closing]
         # Before the lock: tools say what becomes of calls that were in flight.
-        runs = [self._run(handle, one) for handle, one in halted if not one.is_closing]
+        ended, runs = list[Run](), list[Run]()
+        for handle, one in halted:
+            if not one.is_closing:
+                goes_on = not _is_to_stop(handle, mail, stopping)
+                (runs if goes_on else ended).append(self._run(handle, one, goes_on=goes_on))
 
         def begin_locked(effects: Effects) -> None:
             tree.doomed.update(one.id for one in ending)
             for handle in ending:
                 if handle.parent not in ending:
                     effects.add(partial(self._closing.close, handle, force=True))
+            self._end_locked(ended, INTERRUPTED, effects)
             if count > limit:
-                self._give_up_locked(runs, limit, effects)
+                text = (
+                    f"given up: its process ended in the middle of this turn {limit + 1} times"
+                )
+                self._end_locked(runs, End("error", text, stalls=True), effects)
                 return
             for run in runs:
                 text = f"recovered ({count} of {limit})"
@@ -88,24 +110,31 @@ class Recovering:
 
         return begin_locked
 
-    def _run(self, handle: Handle, halted: Halted) -> Run:
+    def _run(self, handle: Handle, halted: Halted, *, goes_on: bool) -> Run:
         saved = halted.checkpoint
         if saved is None:
             return Run(handle, Cause.WAKE, prompt=halted.prompt, is_retry=halted.is_retry)
-        turn = Turn.restore(saved, self._core.lock, keeps_in_flight=True)
-        recover_calls(
-            turn,
-            {one.name: one for one in handle.definition.tools},
-            surface=lambda request: surfaced(request, handle),
-            clock=self._core.clock,
-        )
+        turn = Turn.restore(saved, self._core.lock, keeps_in_flight=goes_on)
+        if goes_on:
+            recover_calls(
+                turn,
+                {one.name: one for one in handle.definition.tools},
+                surface=lambda request: surfaced(request, handle),
+                clock=self._core.clock,
+            )
         return Run(handle, Cause.REPLAY, turn=turn, is_retry=halted.is_retry)
 
-    def _give_up_locked(self, runs: Sequence[Run], limit: int, effects: Effects) -> None:
-        """End turns that ended their processes again and again; a retry tries once more."""
-        text = f"given up: its process ended in the middle of this turn {limit + 1} times"
+    def _end_locked(self, runs: Sequence[Run], end: End, effects: Effects) -> None:
+        """End turns that do not go on. Where `end` stalls, a retry tries once more."""
         for run in runs:
             run.handle._run = run
         for run in reversed(runs):
             if not run.is_over:
-                self._settling.settle_locked(run, End("error", text, stalls=True), effects)
+                self._settling.settle_locked(run, end, effects)
+
+
+def _is_to_stop(handle: Handle, mail: Mail, stopping: str | None) -> bool:
+    signals: Iterable[Any] = mail.signals.values()
+    stopped = [one["handle"] for one in signals if one["verb"] in (INTERRUPT, CLOSE)]
+    stopped += [] if stopping is None else [stopping]
+    return any(is_under(handle.id, one) for one in stopped)

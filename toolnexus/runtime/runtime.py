@@ -239,10 +239,10 @@ class AgentRuntime(Reading, Housekeeping):
         """
         handle = self._core.own(handle)
         try:
-            with self._core.holding(handle, takes_busy=True):
+            with self._core.holding(handle, to_stop=True):
                 self._closing.interrupt(handle)
         except HeldElsewhere:
-            self._stored.interrupt(handle, self._closing)
+            self._stored.interrupt(handle)
         except RuntimeClosed:
             pass  # nothing of it is under way here
 
@@ -278,7 +278,7 @@ class AgentRuntime(Reading, Housekeeping):
 
     def _close(self, handle: Handle, *, force: bool, reason: str | None) -> None:
         try:
-            with self._core.holding(handle, takes_busy=True):
+            with self._core.holding(handle, to_stop=True):
                 self._closing.close(handle, force=force, reason=reason)
         except HeldElsewhere:
             self._stored.close(handle, self._closing, force=force, reason=reason)

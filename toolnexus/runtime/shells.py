@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from toolnexus.budget import EMPTY_BUDGET
+from toolnexus.budget import EMPTY_BUDGET, Budget
 from toolnexus.errors import ConfigError, StoreError
 from toolnexus.messages import Message
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.handle import Handle
+from toolnexus.runtime.snapshots import head_of
 from toolnexus.runtime.state import State
 from toolnexus.runtime.stored import (
     readable_head,
+    reading,
     restore_counts,
     restored_result,
     transcript_of,
@@ -45,6 +47,28 @@ class Shells:
             self._given[given.name] = None
         self._shells[handle.id] = handle
 
+    def refusal_of_run(self, root: Handle) -> str | None:
+        """Return why there may not be one more run; None where there may."""
+        limit = root.budget.max_children
+        found = () if limit is None else self._store.handles(self._name, limit=limit)
+        count = sum(one.id.count("/") == 1 for one in found)
+        return None if limit is None or count < limit else f"maxChildren {limit} exceeded"
+
+    def start_run(self, definition: AgentDef, budget: Budget) -> Handle:
+        """Make a run in the store; it is nobody's until somebody needs it."""
+        core = self._core
+        fresh = Handle(
+            core, f"{core.root.id}/{definition.name}.0", definition, core.root, budget
+        )
+        run_id = self._store.start_run(
+            self._name, core.root.id, definition.name, head_of(fresh)
+        )
+        with core.deciding() as effects:
+            handle = Handle(core, run_id, definition, core.root, budget)
+            self.add_locked(handle)
+            core.note_spawn_locked(handle, effects)
+        return handle
+
     def find(self, handle_id: str) -> Handle | None:
         """Return the object that stands for a handle; None where there is no such handle.
 
@@ -65,6 +89,8 @@ class Shells:
         core = self._core
         with core.lock:
             known = core.handles.get(handle_id) or self._shells.get(handle_id)
+            if handle_id == core.root.id:
+                known = core.root  # also where it is closed
         if known is not None:
             return known
         above = handle_id.rpartition("/")[0]
@@ -117,16 +143,17 @@ class Shells:
             return  # it was pruned
         head = readable_head(record)
         transcript: list[Message] = []
-        has_news = head["ends"] != handle._ends
+        has_news = head.get("ends") != handle._ends
         if "result" in head and has_news:
             transcript = transcript_of(head, self._store.messages(self._name, handle.id))
         with self._core.lock:
             if handle._tree is not None:
                 return
-            if has_news:
-                handle.last_result = restored_result(head, transcript)
-            restore_counts(handle, head)
-            self._know(handle, State(record.state))
+            with reading(handle.id):
+                if has_news:
+                    handle.last_result = restored_result(head, transcript)
+                restore_counts(handle, head)
+                self._know(handle, State(record.state))
 
     def of_record_locked(self, record: HandleRecord) -> Handle:
         """Return the one object that stands for a handle here, made if need be.

@@ -92,13 +92,13 @@ class Spawning:
         self, keeper: Keeper, root: Handle, definition: AgentDef, wanted: Budget
     ) -> Spawn:
         """Make a run in the store, where all processes count the children of the root."""
-        refusal = keeper.refusal_of_run(root)
+        refusal = keeper.shells.refusal_of_run(root)
         with self._core.lock:
             refusal = refusal or self._refusal_locked(root)
             carved = ledger.carve(wanted, root)
         if refusal is not None:
             return Spawn(None, refusal)
-        return self._told(keeper.start_run(definition, carved), definition)
+        return self._told(keeper.shells.start_run(definition, carved), definition)
 
     def _refusal_locked(self, parent: Handle) -> str | None:
         if parent._is_closing or parent._state is State.CLOSED:
@@ -135,14 +135,23 @@ class Spawning:
             return self.post_locked(handle, item, effects, is_trusted=is_trusted)
 
     def post_locked(
-        self, handle: Handle, item: InboxItem, effects: Effects, *, is_trusted: bool
+        self,
+        handle: Handle,
+        item: InboxItem,
+        effects: Effects,
+        *,
+        is_trusted: bool,
+        is_promised: bool = False,
     ) -> Ack:
-        """Append to the inbox, or say why not."""
+        """Append to the inbox, or say why not.
+
+        Whether there is room for it was asked before where its sender has been told so.
+        """
         core = self._core
         if handle._is_closing or handle._state is State.CLOSED:
             return Ack(ok=False, error=f"inbox closed: {handle.id}")
         cap = core.options.inbox_cap
-        if len(handle._inbox) >= cap:
+        if len(handle._inbox) >= cap and not is_promised:
             text = f"post REJECTED (inbox full, cap {cap}) from {item.sender}"
             core.note_locked(handle, text, effects)
             return Ack(ok=False, error=f"inbox full: {handle.id}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -10,7 +11,7 @@ import attrs
 from toolnexus.budget import Budget
 from toolnexus.checkpoint import CallState, Checkpoint, result_told
 from toolnexus.codec import JsonValue
-from toolnexus.errors import StoreError, WireFormatError
+from toolnexus.errors import StoreError
 from toolnexus.messages import InboxItem, Message, Usage
 from toolnexus.results import TaskResult
 from toolnexus.runtime.handle import FailedTurn
@@ -74,10 +75,21 @@ def refill(handle: Handle, stored: StoredHandle) -> tuple[Marks, Halted | None]:
         StoreError: A part of it is malformed; names the handle.
     """
     head = readable_head(stored.record)
-    try:
+    with reading(handle.id):
         return _refill(handle, stored, head)
-    except (KeyError, TypeError, ValueError, WireFormatError) as error:
-        raise StoreError(f"the record of {handle.id} cannot be read: {error!r}") from error
+
+
+@contextmanager
+def reading(handle_id: str) -> Iterator[None]:
+    """Read what is JSON, and may lack a part all the same.
+
+    Raises:
+        StoreError: It does; names the handle.
+    """
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"the record of {handle_id} cannot be read: {error!r}") from error
 
 
 def _refill(
@@ -161,11 +173,17 @@ def restored_result(
     return TaskResult.from_dict(stored)
 
 
+def turn_in(head: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return where the turn stands that is under way or parked; nothing without a reply."""
+    turn: Mapping[str, Any] = head.get("run", head).get("turn") or {}
+    return turn
+
+
 def transcript_of(head: Mapping[str, Any], told: Mapping[int, JsonValue]) -> list[Message]:
     """Return what the completed turns of a handle have left."""
     messages = _contiguous(told)
-    turn = head["run"].get("turn") if "run" in head else head.get("turn")
-    return messages if turn is None else messages[: turn["base"]]
+    turn = turn_in(head)
+    return messages[: turn["base"]] if turn else messages
 
 
 def _contiguous(told: Mapping[int, JsonValue]) -> list[Message]:
@@ -212,14 +230,13 @@ def _calls(length: int, stored: StoredHandle) -> tuple[CallState, ...]:
 def stored_call(
     record: HandleRecord, messages: Mapping[int, Any], index: int, row: Mapping[str, JsonValue]
 ) -> CallState:
-    """Return one unfinished call of a parked handle.
+    """Return one unfinished call of a handle.
 
     Raises:
         StoreError: It cannot be read; names the handle.
     """
-    turn: Any = readable_head(record).get("turn") or {}
     try:
-        asked = asked_calls(messages[turn["length"] - 1])[index]
+        asked = asked_calls(messages[turn_in(readable_head(record))["length"] - 1])[index]
         return _call(asked, row, None)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise StoreError(f"the record of {record.id} cannot be read: {error!r}") from None

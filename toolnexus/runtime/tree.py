@@ -301,6 +301,8 @@ class Tree:
                 self.marks.pop(change.id, None)
                 if closed is not None:
                     closed._tree = None
+                    # Read from the store by whoever wants it.
+                    closed._transcript = []
 
     def _opened_locked(self, waits: list[tuple[CallState, Wait]]) -> list[NewRequest]:
         opened: dict[str, NewRequest] = {}

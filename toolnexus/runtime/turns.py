@@ -26,7 +26,7 @@ from toolnexus.client.preparing import index_tools, model_for, opening
 from toolnexus.client.tracing import end_run, error_type_of, guarded, run_attributes
 from toolnexus.client.turn import Turn
 from toolnexus.deadlines import Deadlines
-from toolnexus.errors import Cancelled, ConfigError, LlmError, ToolnexusError
+from toolnexus.errors import Cancelled, ConfigError, LlmError, StoreError, ToolnexusError
 from toolnexus.events import UsageUpdate
 from toolnexus.gate import FifoGate
 from toolnexus.runtime import ledger
@@ -190,6 +190,11 @@ class Turns:
         except Cancelled:
             return self._stopped_end(run)
         except LlmError as error:
+            return End("error", str(error), stalls=True, error_type=error_type_of(error))
+        except StoreError as error:
+            if run.tree is not None and self._core.keeper is not None:
+                # Also where it was no write: the turn goes on from what is written.
+                self._core.keeper.give_up([run.tree], error)
             return End("error", str(error), stalls=True, error_type=error_type_of(error))
         except Exception as error:
             if not isinstance(error, ToolnexusError):
