@@ -29,6 +29,7 @@ _OLDEST: Final = (3, 35)  # the first with RETURNING
 _IDLE_MAX: Final = 8
 _STATEMENTS: Final = 256  # more than there are; each is prepared once for a connection
 _NAP_SECONDS: Final = 0.01
+_FORK_SECONDS: Final = 30.0  # more than a transaction takes
 _REAL: Final = RealClock()
 
 _HAS_TABLES: Final = "SELECT 1 FROM sqlite_master WHERE name = 'toolnexus_schema'"
@@ -109,7 +110,7 @@ class FileDatabase(ProcessBound):
     def _start(self) -> None:
         # Who has it writes. SQLite lets waiting writers try again now and then, in no order;
         # a lock wakes the next thread at once.
-        self._writer = threading.Lock()
+        self._writer = threading.RLock()
         self._lock = threading.Lock()
         # -- guarded by _lock ------------------------------------------
         # Notified when the last transaction ends under a fork, and when a fork is over.
@@ -127,17 +128,20 @@ class FileDatabase(ProcessBound):
 
     def write(self, work: Callable[[Session], T], *, is_light: bool = False) -> T:
         """Run work and commit it."""
-        if not self._writer.acquire(timeout=self._timeout):
-            raise StoreError(
-                f"{self._path}: other threads have been writing for {self._timeout:g} seconds"
-            )
         writer = self._writer  # a fork in between would leave another one there
         try:
+            if not writer.acquire(timeout=self._timeout):
+                why = f"other threads have been writing for {self._timeout:g} seconds"
+                raise StoreError(f"{self._path}: {why}")
             # The next write that waits for the disk has it wait for this one too.
             synchronous = "normal" if is_light else self._synchronous
             return self._transact("BEGIN IMMEDIATE", work, synchronous)
         finally:
-            writer.release()
+            # Ctrl-C may come with the lock, before it is known to be there.
+            try:  # noqa: SIM105 - nothing may come between, and a function may be stopped
+                writer.release()
+            except RuntimeError:
+                pass  # it is not this thread's
 
     def _transact(
         self, begin: str, work: Callable[[Session], T], synchronous: Synchronous | None
@@ -274,7 +278,8 @@ class FileDatabase(ProcessBound):
         """
         with self._changed:
             self._forks += 1
-            self._changed.wait_for(lambda: not self._inside)
+            # Not for ever: a transaction that Ctrl-C has stopped may still be counted.
+            self._changed.wait_for(lambda: not self._inside, _FORK_SECONDS)
         self.close()
 
     def after_fork_in_parent(self) -> None:
@@ -297,6 +302,7 @@ class MemoryDatabase(FileDatabase):
     """One connection, which is the database."""
 
     _is_only = True
+    _made: _Connection | None = None
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(":memory:", "normal", threading.TIMEOUT_MAX, clock)
@@ -314,9 +320,13 @@ class MemoryDatabase(FileDatabase):
         self._start()
         self._idle = kept
 
+    def _enter(self) -> _Connection | None:
+        # One that Ctrl-C has kept from coming back is still the only one.
+        return super()._enter() or self._made
+
     def _open(self) -> _Connection:
         self._is_ready = False
-        connection = super()._open()
+        self._made = connection = super()._open()
         weakref.finalize(self, connection.close)
         return connection
 
