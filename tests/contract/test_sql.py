@@ -211,6 +211,8 @@ def work_of(path: Path) -> dict[str, int]:
         "untold": lambda: list(store.requests(RT, state="open", is_announced=False)),
         "login": lambda: list(store.requests(RT, state="open", login="github")),
         "below": lambda: list(store.requests(RT, state="open", under="root/a.7")),
+        "below nothing": lambda: list(store.requests(RT, under="root/b.0")),
+        "handles of nothing": lambda: list(store.handles(RT, under="root/b.0")),
         "load": lambda: store.load(RT, "root/a.7"),
         "mail": lambda: store.mail(RT, "root/a.7"),
         "acquire": lambda: store.acquire(RT, "root/a.7", "two", 1, takes_busy=True),

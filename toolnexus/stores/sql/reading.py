@@ -15,6 +15,9 @@ from toolnexus.stores.sql.values import below, from_column, from_micros, from_te
 PAGE: Final = 200
 """How many records an iterator holds at once."""
 
+_RUN_BELOW: Final = """SELECT id FROM toolnexus_run
+    WHERE runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?)
+    AND name >= ? AND name < ? LIMIT 1"""
 _RUN_KEY: Final = """SELECT id FROM toolnexus_run
     WHERE runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?) AND name = ?"""
 _HANDLE: Final = """SELECT run, id, name, agent, state, head, changed FROM toolnexus_handle
@@ -115,6 +118,10 @@ def each_handle(
     inside = None
     if under is not None:
         inside = database.read(lambda session: run_above(session, runtime, under))
+        if inside is None and not database.read(
+            partial(has_below, runtime=runtime, above=under)
+        ):
+            return
     if under is None or inside is None:
         rows = _rows_of_all(database, runtime)
     else:
@@ -145,6 +152,11 @@ def run_above(session: Session, runtime: str, handle_id: str) -> int | None:
         if key is not None:
             return key
     return None
+
+
+def has_below(session: Session, runtime: str, above: str) -> bool:
+    """Whether there are runs below a handle that is of none; not so below an unknown one."""
+    return session.row(_RUN_BELOW, runtime, f"{above}/", f"{above}0") is not None
 
 
 def to_handle(row: Row) -> HandleRecord:

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from toolnexus.codec import JsonValue
 from toolnexus.errors import StoreError
 from toolnexus.stores.records import RequestRecord, RequestState, Wait
-from toolnexus.stores.sql.reading import run_above
+from toolnexus.stores.sql.reading import has_below, run_above
 from toolnexus.stores.sql.session import Database, Row, Session
 from toolnexus.stores.sql.values import (
     below,
@@ -112,6 +112,8 @@ def each_request(
     conditions: list[Condition] = [(_OF_RUNTIME, (runtime,)), *wanted]
     if under is not None:
         run = database.read(partial(run_above, runtime=runtime, handle_id=under))
+        if run is None and not database.read(partial(has_below, runtime=runtime, above=under)):
+            return
         if run is None:
             conditions.append((_IS_BELOW, below(under)))
         else:
