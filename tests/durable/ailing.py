@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.conftest import LIMIT
 from tests.durable import firm
-from tests.durable.mortal import CHANGING, OTHERS, READING
+from tests.durable.mortal import forward_all
 from toolnexus import AgentRuntime, Answer, State, StoreError
 from toolnexus.clock import RealClock
 from toolnexus.stores import RunStore
@@ -48,18 +48,7 @@ class AilingStore:
         return given
 
 
-def _changing(name: str) -> Any:
-    return lambda self, *args, **more: self.change(name, *args, **more)
-
-
-def _forwarding(name: str) -> Any:
-    return lambda self, *args, **more: getattr(self.store, name)(*args, **more)
-
-
-for _name in CHANGING:
-    setattr(AilingStore, _name, _changing(_name))
-for _name in (*READING, *OTHERS):
-    setattr(AilingStore, _name, _forwarding(_name))
+forward_all(AilingStore)
 
 
 def persist(rt: AgentRuntime) -> list[str]:

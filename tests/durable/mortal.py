@@ -74,10 +74,15 @@ def _forwarding(name: str) -> Any:
     return lambda self, *args, **more: getattr(self.store, name)(*args, **more)
 
 
-for _name in CHANGING:
-    setattr(MortalStore, _name, _changing(_name))
-for _name in (*READING, *OTHERS):
-    setattr(MortalStore, _name, _forwarding(_name))
+def forward_all(store: type) -> None:
+    """Give a class the methods of a store: those that change go to its `change`."""
+    for name in CHANGING:
+        setattr(store, name, _changing(name))
+    for name in (*READING, *OTHERS):
+        setattr(store, name, _forwarding(name))
+
+
+forward_all(MortalStore)
 
 
 class Later(RealClock):
