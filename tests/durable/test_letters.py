@@ -67,6 +67,36 @@ def test_a_letter_that_makes_no_sense_loses_no_answer(
     assert store.mail("default", handle.id) == Mail()
 
 
+def test_a_letter_that_makes_no_sense_keeps_no_run_from_going_on(
+    make_runtime: Make, llm: ScriptedLlm
+) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    @tool(retry_safe=True)
+    def stay() -> str:
+        """Stay the first time."""
+        if not inside.is_set():
+            inside.set()
+            assert go.wait(LIMIT)
+        return "stayed"
+
+    llm.say("m", tool_call("stay"), text("done"))
+    store = MemoryStore()
+    first = make_runtime(AgentDef("a", tools=[stay]), store=store)
+    handle = first.spawn(first.root, "a").handle
+    first.wake(handle, "go")
+    assert inside.wait(LIMIT)
+    for letter in ({}, 7, {"verb": "close"}, {"verb": "interrupt", "handle": 7}):
+        store.send("default", handle.id, letter)
+    first.close(force=True)
+    second = make_runtime(AgentDef("a", tools=[stay]), store=store)
+    assert second.recover() == (handle.id,)
+    assert second.wait_on(second.handle(handle.id), LIMIT).text == "done"
+    assert second.post(second.handle(handle.id), InboxItem("x", "note", "hello")).ok
+    assert store.mail("default", handle.id) == Mail()
+    go.set()
+
+
 def test_letters_that_cannot_be_looked_for_undo_nothing_that_is_written(
     make_runtime: Make, llm: ScriptedLlm
 ) -> None:

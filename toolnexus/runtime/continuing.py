@@ -112,18 +112,14 @@ class StoredAnswers:
 
         Where this runtime is closed meanwhile, the answer is recorded all the same.
         """
-        keeper = self._keeper
-        while keeper.elsewhere.is_under_way(handle_id, request_id):
+        elsewhere = self._keeper.elsewhere
+        while elsewhere.is_under_way(handle_id, request_id):
             try:
-                tree, mail = keeper.pin_unread(run_id_of(handle_id), takes_busy=True)
+                begun = self._letters.see_to(run_id_of(handle_id))
             except HeldElsewhere:
-                keeper.elsewhere.wait_a_little()
+                elsewhere.wait_a_little()
                 continue
             except RuntimeClosed:
                 return
-            try:
-                begun = self._letters.take(tree, mail)
-            finally:
-                keeper.unpin(tree)
             self._answers.see_through([*begun, Begun(handle_id, None)])
         self._require_taken(request_id)

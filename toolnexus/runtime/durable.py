@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from toolnexus.clock import RealClock
@@ -75,9 +75,9 @@ class Durable:
         view = self._keeper.archive.view(handle.id)
         if view is None or view.state is State.CLOSED:
             return Ack(ok=False, error=f"inbox closed: {handle.id}")
-        mail = self._keeper.store.mail(self._keeper.name, run_id_of(handle.id))
         on_their_way = sum(
-            one["verb"] == POST and one["handle"] == handle.id for one in mail.signals.values()
+            one.get("verb") == POST and one.get("handle") == handle.id
+            for one in self._letters_for(handle)
         )
         if view.inbox + on_their_way >= self._core.options.inbox_cap:
             return Ack(ok=False, error=f"inbox full: {handle.id}")
@@ -88,45 +88,33 @@ class Durable:
         """Have the process that has the handle interrupt it, and wait until it has."""
         token = secrets.token_hex(8)
         self._send(handle, INTERRUPT, token=token)
-        keeper, run_id = self._keeper, run_id_of(handle.id)
         # And no longer: what is begun after that is not meant.
-        while self._is_on_its_way(run_id, token):
+        while any(one.get("token") == token for one in self._letters_for(handle)):
             try:
-                tree, mail = keeper.pin_unread(run_id, takes_busy=True)
+                self._letters.hand_over(self._letters.see_to(run_id_of(handle.id)))
             except HeldElsewhere:
-                keeper.elsewhere.wait_a_little()
-                continue
+                self._keeper.elsewhere.wait_a_little()
             except RuntimeClosed:
                 return
-            try:
-                self._letters.collect(tree, mail)
-            finally:
-                keeper.unpin(tree)
-
-    def _is_on_its_way(self, run_id: str, token: str) -> bool:
-        letters: Iterable[Any] = self._keeper.store.mail(
-            self._keeper.name, run_id
-        ).signals.values()
-        return any(one.get("token") == token for one in letters)
 
     def close(
         self, handle: Handle, closing: Closing, *, force: bool, reason: str | None
     ) -> None:
         """Have the process that has the handle close it, and wait until it has."""
         self._send(handle, CLOSE, force=force, reason=reason)
-        self._once_free(handle, lambda: closing.close(handle, force=force, reason=reason))
-
-    def _once_free(self, handle: Handle, act: Callable[[], object]) -> None:
-        """Do it here once the other process has let go: it has done it by then, or has died."""
+        # Once more here when the other process has let go: it has done so, or has died.
         while True:
             try:
                 with self._core.holding(handle, to_stop=True):
-                    act()
-                    return
+                    return closing.close(handle, force=force, reason=reason)
             except HeldElsewhere:
                 self._keeper.elsewhere.wait_a_little()
             except RuntimeClosed:
-                return
+                return None
+
+    def _letters_for(self, handle: Handle) -> list[Mapping[str, Any]]:
+        mail = self._keeper.store.mail(self._keeper.name, run_id_of(handle.id))
+        return [one for one in mail.signals.values() if isinstance(one, Mapping)]
 
     def _send(self, handle: Handle, verb: str, **more: object) -> None:
         signal = {"verb": verb, "handle": handle.id, **more}

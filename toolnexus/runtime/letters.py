@@ -29,6 +29,13 @@ REFUSED: Final = {"outcome": "cancelled", "effective": None}
 """What the audit is told of an answer that found its call stopped."""
 
 
+def stopping(mail: Mail) -> list[str]:
+    """Return the handles that are to be interrupted or closed, by letters that make sense."""
+    letters = [one for one in mail.signals.values() if isinstance(one, Mapping)]
+    told = [one.get("handle") for one in letters if one.get("verb") in (INTERRUPT, CLOSE)]
+    return [one for one in told if isinstance(one, str)]
+
+
 class Letters:
     """Sees to claimed answers and signals, once for each."""
 
@@ -51,6 +58,18 @@ class Letters:
     def collect(self, tree: Tree, mail: Mail | None = None) -> None:
         """See to what has come, and leave what that starts to the workers."""
         self.hand_over(self.take(tree, mail))
+
+    def see_to(self, run_id: str) -> list[Begun]:
+        """Have a run, and see to what has come for it; see `take`.
+
+        Raises:
+            NotHeld: It is not to be had now.
+        """
+        tree, mail = self._keeper.pin_unread(run_id, takes_busy=True)
+        try:
+            return self.take(tree, mail)
+        finally:
+            self._keeper.unpin(tree)
 
     def take(self, tree: Tree, mail: Mail | None = None) -> list[Begun]:
         """See to what has come; the caller executes what that starts.
@@ -136,7 +155,7 @@ class Letters:
                 continue  # another thread has seen the same letter
             tree.heard.add(number)
             try:
-                is_post = signal["verb"] == POST
+                is_post, _ = signal["verb"] == POST, signal["handle"]
                 if is_post:
                     self._post_locked(tree, signal, effects)
             except (KeyError, TypeError, ValueError) as error:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from toolnexus.client.recovering import recover_calls
 from toolnexus.client.turn import Turn
 from toolnexus.grants import is_under
+from toolnexus.runtime import letters
 from toolnexus.runtime.admission import Admission
 from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import Handle, surfaced
 from toolnexus.runtime.keeping import Keeper
-from toolnexus.runtime.letters import CLOSE, INTERRUPT
 from toolnexus.runtime.run import INTERRUPTED, End, Run
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause
@@ -85,10 +84,11 @@ class Recovering:
         count = tree.lease.recoveries
         ending = [handle for handle, one in halted if one.is_closing]
         # Before the lock: tools say what becomes of calls that were in flight.
+        stopped = [*letters.stopping(mail), *([] if stopping is None else [stopping])]
         ended, runs = list[Run](), list[Run]()
         for handle, one in halted:
             if not one.is_closing:
-                goes_on = not _is_to_stop(handle, mail, stopping)
+                goes_on = not any(is_under(handle.id, above) for above in stopped)
                 (runs if goes_on else ended).append(self._run(handle, one, goes_on=goes_on))
 
         def begin_locked(effects: Effects) -> None:
@@ -131,10 +131,3 @@ class Recovering:
         for run in reversed(runs):
             if not run.is_over:
                 self._settling.settle_locked(run, end, effects)
-
-
-def _is_to_stop(handle: Handle, mail: Mail, stopping: str | None) -> bool:
-    signals: Iterable[Any] = mail.signals.values()
-    stopped = [one["handle"] for one in signals if one["verb"] in (INTERRUPT, CLOSE)]
-    stopped += [] if stopping is None else [stopping]
-    return any(is_under(handle.id, one) for one in stopped)
