@@ -34,7 +34,7 @@ class Beating:
         self._core = core
         self._keeper = keeper
         self._collect = collect
-        self._renew_seconds = core.options.lease_ms / 3000
+        self._lease_ms = core.options.lease_ms
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -76,7 +76,8 @@ class Beating:
 
     def _work(self) -> None:
         renewed = busy = _real.monotonic()
-        seconds = min(_LISTEN_SECONDS, self._renew_seconds)
+        renew_seconds = self._lease_ms / 3000
+        seconds = min(_LISTEN_SECONDS, renew_seconds)
         while not _real.wait(self._wake, seconds):
             now = _real.monotonic()
             if self._keeper.has_work():
@@ -85,7 +86,7 @@ class Beating:
                 return
             else:
                 continue
-            is_due = now - renewed >= self._renew_seconds
+            is_due = now - renewed >= renew_seconds
             try:
                 self._beat(is_due=is_due)
             except StoreError as error:
@@ -108,9 +109,9 @@ class Beating:
         if is_due:
             keeper.owing.pay()
         mine = keeper.open_trees()
-        if mine:
+        if mine or keeper.owing:
             if is_due:
-                keeper.renew()
+                keeper.store.renew(keeper.name, keeper.owner, self._lease_ms)
             owned = keeper.store.owned(keeper.name, keeper.owner)
             lost = [one for one in mine if one.run_id not in owned]
             if lost:

@@ -70,7 +70,6 @@ class Keeper:
         self.elsewhere: Final = Elsewhere(core, store, self.archive, self.shells)
         self._writing = Writing(core, store)
         self._loading = Loading(core, store, self.shells)
-        self._lease_ms = options.lease_ms
         # Returns what goes on with turns under way, to be called with the lock held.
         self.go_on: Callable[..., GoOn] = _not_wired
         # Sees to what has come for a run: what is given, or else what the store has.
@@ -162,21 +161,26 @@ class Keeper:
 
     def _opened(self, tree: Tree, *, takes_busy: bool, stopping: str | None) -> Mail | None:
         """Take a run and let it go on; None where another thread is at it by now."""
+        effects = self._core.effects()
         try:
             # By a statement of the language, as in `_write_held`. Nobody else knows of it.
             with tree.writing:
                 with self._core.lock:
                     if self.trees.setdefault(tree.run_id, tree) is not tree:
                         return None
-                effects, mail = self._open(tree, takes_busy=takes_busy, stopping=stopping)
+                mail = self._open(tree, effects, takes_busy=takes_busy, stopping=stopping)
             self.on_open()
             effects.perform()
-        except BaseException:
+        except BaseException as error:
             if tree.is_open:
                 self.unpin(tree)
+            elif tree.pins and tree.fault is None:  # some of its turns may go on already
+                self.give_up([tree], error)
             else:
                 with self._core.lock:
                     self._forget_locked(tree)
+            if self.owing:
+                self.on_open()
             raise
         return mail
 
@@ -189,8 +193,8 @@ class Keeper:
             self.flush([tree])
 
     def _open(
-        self, tree: Tree, *, takes_busy: bool, stopping: str | None
-    ) -> tuple[Effects, Mail]:
+        self, tree: Tree, effects: Effects, *, takes_busy: bool, stopping: str | None
+    ) -> Mail:
         lease: Lease | None = None
         try:
             taken = self._loading.take(tree.run_id, self.owner, takes_busy=takes_busy)
@@ -204,19 +208,20 @@ class Keeper:
             # Whatever the lease says: it may have been taken here before, and lost.
             tree.was_busy = lease.was_busy or bool(halted)
             go_on = self.go_on(tree, halted, taken.mail, stopping)
-            effects = self._core.effects()
             with self._core.lock:
                 if self.is_detached:
                     raise RuntimeClosed(tree.run_id)  # noqa: TRY301 - cleaned up below
                 # In one step: nobody may meet the run before its turns go on.
                 tree.pins, tree.is_open = 1, True
                 go_on(effects)
-        except BaseException:
+        except BaseException as error:
             tree.is_open = False
-            if lease is not None:
+            if lease is None:
+                self.owing.doubt(error)
+            elif not tree.pins:
                 self.owing.give_back(lease)
             raise
-        return effects, taken.mail
+        return taken.mail
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -309,10 +314,6 @@ class Keeper:
         if lost and not self.is_detached:
             raise StoreError(lost_result(lost[0]).text)
 
-    def renew(self) -> None:
-        """Let the leases of this process run on."""
-        self.store.renew(self.name, self.owner, self._lease_ms)
-
     # -- losing one ---------------------------------------------------------------------------
 
     def _drop(self, trees: list[Tree], error: BaseException, fallout: Effects) -> None:
@@ -363,9 +364,8 @@ class Keeper:
         """Drop runs that another process has taken over."""
         fallout = self._core.effects(is_written=False)
         with self._core.lock:
-            for tree in trees:
-                if tree.is_open:
-                    self._drop_locked(tree, LeaseLost((tree.run_id,)), fallout)
+            for tree in [one for one in trees if one.is_open]:
+                self._drop_locked(tree, LeaseLost((tree.run_id,)), fallout)
         fallout.perform()
 
     def detach(self) -> None:

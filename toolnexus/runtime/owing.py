@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from toolnexus.errors import LeaseLost, StoreError
+from toolnexus.errors import ConfigError, LeaseLost, StoreError
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.stored import is_busy
-from toolnexus.runtime.tree import Tree
+from toolnexus.runtime.tree import NotHeld, Tree
 from toolnexus.stores.base import RunStore
 from toolnexus.stores.records import Lease, RunChange
+
+_LOOKS: Final = 2  # what was asked of the store before the first doubt does not show it
 
 
 class Owing:
@@ -31,9 +34,10 @@ class Owing:
         # -- guarded by the runtime's lock ------------------------------------------------
         self._leases: list[Lease] = []
         self._strays: frozenset[str] = frozenset()
+        self._looks = 0  # how often strays are looked for at least
 
     def __bool__(self) -> bool:
-        return bool(self._leases)
+        return bool(self._leases or self._looks)
 
     def add_locked(self, lease: Lease) -> None:
         """Owe a lease."""
@@ -77,6 +81,12 @@ class Owing:
         readable = [head for head in heads if isinstance(head, Mapping)]
         return any(map(is_busy, readable)) if len(readable) == len(heads) else lease.was_busy
 
+    def doubt(self, error: BaseException) -> None:
+        """Look for a lease that the store may have given in a call that failed all the same."""
+        if not isinstance(error, (NotHeld, ConfigError)):
+            with self._core.lock:
+                self._looks = _LOOKS
+
     def strays(self, owned: Iterable[str]) -> frozenset[str]:
         """Return the runs that are this process's, and have not been known here for two looks.
 
@@ -86,4 +96,5 @@ class Owing:
             owed = {lease.run_id for lease in self._leases}
             found = frozenset(owned) - self._trees.keys() - owed
             strays, self._strays = found & self._strays, found
+            self._looks = _LOOKS if found else max(self._looks - 1, 0)
         return strays
