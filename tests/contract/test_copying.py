@@ -63,6 +63,8 @@ def fill(store: RunStore) -> None:
     ask(store, lease, "q1", login="github", expires_at=later(1))
     write(store, other, waits=(Wait("q1", other.run_id, 3),))
     write(store, lease, done=(ask(store, lease, "q2", 2),), notes={"q2": "note"})
+    write(store, other, is_busy=True, releases=True)
+    other = take(store, other.run_id)
     ask(store, lease, "q3", 3)
     answer(store, "q3")
     store.announced(RT, ["q3"])
@@ -116,7 +118,7 @@ def test_a_copy_tells_what_its_source_tells(make: Make, kind: str, to: str) -> N
     assert copy_runs(source, target) == 3
     assert told(target) == before == told(source)
     assert start(source) == start(target) == "root/a.3"
-    assert take(target, "root/a.2", "new").fence == 2
+    assert take(target, "root/a.2", "new").fence == 3
     assert take(target, "root/a.2", "new").recoveries == 1
 
 

@@ -292,7 +292,8 @@ def test_what_a_closed_runtime_leaves_is_taken_over_at_once(
     first.close(force=True)
     assert future.result(LIMIT).status == "interrupted"
 
-    second = make_runtime(AgentDef("a", tools=[stay]), store=shared)
+    # It was left on purpose, which is no recovery.
+    second = make_runtime(AgentDef("a", tools=[stay]), store=shared, max_recoveries=0)
     assert second.recover() == ("root/a.1",)
     assert second.wait_on(second.handle("root/a.1"), LIMIT).text == "done"
     go.set()

@@ -110,9 +110,14 @@ def spawn_refusal(parent: Handle, now: float) -> str | None:
         return f"maxDepth {max_depth} exceeded"
     limit = parent.budget.max_children
     if limit is not None and len(parent._children) >= limit:
-        return f"maxChildren {limit} exceeded"
+        return children_text(limit)
     spent = exhausted(parent, now)
     return None if spent is None else f"budget exhausted ({spent.limit}); incomplete"
+
+
+def children_text(limit: int | None) -> str:
+    """Say that a parent has as many children as it may have."""
+    return f"maxChildren {limit} exceeded"
 
 
 def max_concurrent(parent: Handle) -> int:

@@ -104,7 +104,7 @@ class Recovering:
                 self._end_locked(runs, End("error", text, stalls=True), effects)
                 return
             for run in runs:
-                text = f"recovered ({count} of {limit})"
+                text = f"recovered ({count} of {limit})" if count else "goes on after a close"
                 self._core.note_locked(run.handle, text, effects)
                 self._admission.admit_locked(run, effects)
 

@@ -47,22 +47,25 @@ class Shells:
             self._given[given.name] = None
         self._shells[handle.id] = handle
 
-    def refusal_of_run(self, root: Handle) -> str | None:
-        """Return why there may not be one more run; None where there may."""
-        limit = root.budget.max_children
-        found = () if limit is None else self._store.handles(self._name, limit=limit)
-        count = sum(one.id.count("/") == 1 for one in found)
-        return None if limit is None or count < limit else f"maxChildren {limit} exceeded"
+    def start_run(self, definition: AgentDef, budget: Budget) -> Handle | None:
+        """Make a run in the store; it is nobody's until somebody needs it.
 
-    def start_run(self, definition: AgentDef, budget: Budget) -> Handle:
-        """Make a run in the store; it is nobody's until somebody needs it."""
+        Returns:
+            None where the root has as many children as it may have.
+        """
         core = self._core
         fresh = Handle(
             core, f"{core.root.id}/{definition.name}.0", definition, core.root, budget
         )
         run_id = self._store.start_run(
-            self._name, core.root.id, definition.name, head_of(fresh)
+            self._name,
+            core.root.id,
+            definition.name,
+            head_of(fresh),
+            most=core.root.budget.max_children,
         )
+        if run_id is None:
+            return None
         with core.deciding() as effects:
             handle = Handle(core, run_id, definition, core.root, budget)
             self.add_locked(handle)

@@ -92,13 +92,15 @@ class Spawning:
         self, keeper: Keeper, root: Handle, definition: AgentDef, wanted: Budget
     ) -> Spawn:
         """Make a run in the store, where all processes count the children of the root."""
-        refusal = keeper.shells.refusal_of_run(root)
         with self._core.lock:
-            refusal = refusal or self._refusal_locked(root)
+            refusal = self._refusal_locked(root)
             carved = ledger.carve(wanted, root)
         if refusal is not None:
             return Spawn(None, refusal)
-        return self._told(keeper.shells.start_run(definition, carved), definition)
+        child = keeper.shells.start_run(definition, carved)
+        if child is None:
+            return Spawn(None, ledger.children_text(root.budget.max_children))
+        return self._told(child, definition)
 
     def _refusal_locked(self, parent: Handle) -> str | None:
         if parent._is_closing or parent._state is State.CLOSED:

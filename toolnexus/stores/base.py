@@ -61,10 +61,22 @@ class RunStore(Protocol):
 
     # -- owning a run -----------------------------------------------------------------------
 
-    def start_run(self, runtime: str, parent: str, agent: str, head: JsonValue) -> str:
+    def start_run(
+        self, runtime: str, parent: str, agent: str, head: JsonValue, *, most: int | None = None
+    ) -> str | None:
         """Make a run of one handle, `idle`, that is nobody's; return its id, `parent/agent.N`.
 
         N counts the runs of the runtime from 1, without gaps, whatever their agents.
+
+        Args:
+            runtime: Whose.
+            parent: What its id begins with.
+            agent: The handle's.
+            head: The handle's.
+            most: How many runs that are not closed there may be; None for any number.
+
+        Returns:
+            None where there are as many; nothing has changed then.
         """
 
     def acquire(
@@ -103,7 +115,10 @@ class RunStore(Protocol):
         """Return the runs that are `owner`'s, each with whether something has come for it."""
 
     def abandon(self, runtime: str, owner: str) -> None:
-        """Give back every lease of `owner`; turns under way stay so, for whoever comes."""
+        """Give back every lease of `owner`; turns under way stay so, for whoever comes.
+
+        They were left on purpose: that somebody goes on with them is no recovery.
+        """
 
     def abandoned(self, runtime: str) -> tuple[str, ...]:
         """Return the runs that nobody is at and that have something to do, oldest first.

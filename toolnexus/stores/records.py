@@ -25,7 +25,8 @@ class Lease:
         owner: Who has it: a random text for each runtime of each process.
         fence: How often the run has changed hands; a higher one makes this one void.
         was_busy: Whether a turn was under way that nobody was at any more.
-        recoveries: How often in a row the run was taken over so, this time included.
+        recoveries: How often in a row the run was taken over so, this time included, other
+            than from an owner who had abandoned it.
     """
 
     run_id: str

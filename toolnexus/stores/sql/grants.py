@@ -8,13 +8,12 @@ from typing import Final
 
 from toolnexus.codec import JsonValue
 from toolnexus.errors import StoreError
+from toolnexus.stores.sql import owning
 from toolnexus.stores.sql.session import Session
 from toolnexus.stores.sql.values import from_column
 
 logger = logging.getLogger(__name__)
 
-_PUT_RUNTIME: Final = """INSERT INTO toolnexus_runtime (name, runs) VALUES (?, 0)
-    ON CONFLICT (name) DO NOTHING"""
 _PUT_GRANT: Final = """INSERT INTO toolnexus_grant (runtime, name, body)
     VALUES ((SELECT id FROM toolnexus_runtime WHERE name = ?), ?, ?)
     ON CONFLICT (runtime, name) DO UPDATE SET body = excluded.body"""
@@ -26,7 +25,7 @@ _GRANTS: Final = """SELECT name, body FROM toolnexus_grant
 
 def put_grant(session: Session, runtime: str, grant_id: str, grant: str) -> None:
     """Keep a grant, as JSON text."""
-    session.run(_PUT_RUNTIME, runtime)
+    owning.put_runtime(session, runtime)
     session.run(_PUT_GRANT, runtime, grant_id, grant)
 
 

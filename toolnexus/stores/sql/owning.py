@@ -10,6 +10,12 @@ from toolnexus.stores.records import Held, Lease, Mail, Wait
 from toolnexus.stores.sql.session import Session
 from toolnexus.stores.sql.values import from_column, to_text
 
+_PUT_RUNTIME: Final = """INSERT INTO toolnexus_runtime (name, runs) VALUES (?, 0)
+    ON CONFLICT (name) DO NOTHING"""
+_LOCK_RUNTIME: Final = "SELECT id FROM toolnexus_runtime WHERE name = ? FOR UPDATE"
+_LIVE: Final = """SELECT COUNT(*) FROM (SELECT 1 FROM toolnexus_handle h
+    JOIN toolnexus_run r ON r.id = h.run AND r.name = h.name
+    WHERE h.runtime = ? AND h.state <> 'closed' LIMIT ?) AS live"""
 _COUNT: Final = """INSERT INTO toolnexus_runtime (name, runs) VALUES (?, 1)
     ON CONFLICT (name) DO UPDATE SET runs = toolnexus_runtime.runs + 1 RETURNING id, runs"""
 _NEW_RUN: Final = """INSERT INTO toolnexus_run
@@ -30,7 +36,9 @@ _RENEW: Final = """UPDATE toolnexus_run SET expires = store_time() + ?
     WHERE id IN (SELECT id FROM toolnexus_run WHERE owner = ?
     AND runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?)
     ORDER BY name || '' FOR UPDATE)"""
-_ABANDON: Final = """UPDATE toolnexus_run SET owner = NULL, expires = NULL
+# Taken over, the turn is as often recovered as it was before.
+_ABANDON: Final = """UPDATE toolnexus_run
+    SET owner = NULL, expires = NULL, recoveries = recoveries - busy
     WHERE id IN (SELECT id FROM toolnexus_run WHERE owner = ?
     AND runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?)
     ORDER BY name || '' FOR UPDATE)"""
@@ -66,6 +74,19 @@ class OwnedRun(NamedTuple):
     recoveries: int
     is_current: int
     mail: int
+
+
+def put_runtime(session: Session, runtime: str) -> None:
+    """Have a row for a runtime, which may be its first."""
+    session.run(_PUT_RUNTIME, runtime)
+
+
+def has_runs(session: Session, runtime: str, most: int) -> bool:
+    """Say whether there are as many runs that are not closed; none is begun until the end."""
+    put_runtime(session, runtime)
+    ((key,),) = session.rows(_LOCK_RUNTIME, runtime)
+    ((count,),) = session.rows(_LIVE, key, most)
+    return bool(count >= most)
 
 
 def start_run(session: Session, runtime: str, parent: str, agent: str, head: str) -> str:

@@ -30,7 +30,7 @@ from toolnexus.stores.sql import (
     taking,
     writing,
 )
-from toolnexus.stores.sql.session import Database
+from toolnexus.stores.sql.session import Database, Session
 from toolnexus.stores.sql.values import to_column, to_text
 
 _MICROS_PER_MS: Final = 1000
@@ -48,12 +48,18 @@ class SqlStore:
 
     # -- owning a run -----------------------------------------------------------------------
 
-    def start_run(self, runtime: str, parent: str, agent: str, head: JsonValue) -> str:
+    def start_run(
+        self, runtime: str, parent: str, agent: str, head: JsonValue, *, most: int | None = None
+    ) -> str | None:
         """Make a run of one handle, `idle`, that is nobody's; return its id."""
         name, text = to_text(runtime), to_column(head, f"the head of a new run of {agent!r}")
-        return self.database.write(
-            lambda session: owning.start_run(session, name, parent, agent, text)
-        )
+
+        def start(session: Session) -> str | None:
+            if most is not None and owning.has_runs(session, name, most):
+                return None
+            return owning.start_run(session, name, parent, agent, text)
+
+        return self.database.write(start)
 
     def acquire(
         self, runtime: str, run_id: str, owner: str, lease_ms: int, *, takes_busy: bool

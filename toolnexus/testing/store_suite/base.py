@@ -64,7 +64,9 @@ class StoreSuite:
 
 def start(store: RunStore, agent: str = "a", *, runtime: str = RT) -> str:
     """Make a run of nobody's; return its id."""
-    return store.start_run(runtime, "root", agent, {"made": True})
+    run_id = store.start_run(runtime, "root", agent, {"made": True})
+    assert run_id is not None
+    return run_id
 
 
 def take(store: RunStore, run_id: str, owner: str = ONE, *, lease_ms: int = LONG_MS) -> Lease:

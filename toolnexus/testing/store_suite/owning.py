@@ -50,6 +50,19 @@ class OwningSuite(StoreSuite):
         lease = store.acquire(RT, run_id, ONE, LONG_MS, takes_busy=False)
         assert lease == Lease(run_id=run_id, owner=ONE, fence=1)
 
+    def test_there_are_no_more_runs_than_there_may_be(self, store: RunStore) -> None:
+        def start_one(most: int, runtime: str = RT) -> str | None:
+            return store.start_run(runtime, "root", "a", {}, most=most)
+
+        assert start_one(0) is None
+        assert [start_one(2) for _ in range(3)] == ["root/a.1", "root/a.2", None]
+        assert start_one(1, "another") == "root/a.1"
+        lease = take(store, "root/a.1")
+        write(store, lease, handles=(at("root/a.1/b.1"), at("root/a.1/b.2")))
+        assert start_one(3) == "root/a.3"
+        write(store, lease, handles=(at("root/a.1", "closed"),))
+        assert [start_one(3) for _ in range(2)] == ["root/a.4", None]
+
     def test_a_run_that_is_not_there_cannot_be_taken(self, store: RunStore) -> None:
         assert store.acquire(RT, "root/a.1", ONE, LONG_MS, takes_busy=True) is None
         start(store)
@@ -131,16 +144,20 @@ class OwningSuite(StoreSuite):
         found = store.acquire(RT, old.run_id, TWO, LONG_MS, takes_busy=False)
         assert found == Held(owner=None, is_busy=True)
         lease = take(store, old.run_id, TWO)
-        assert (lease.was_busy, lease.recoveries) == (True, 1)
+        assert (lease.was_busy, lease.recoveries) == (True, 0)
 
     def test_recoveries_count_until_the_run_is_given_back_at_rest(
         self, store: RunStore
     ) -> None:
-        lease = begin(store)
+        lease = begin(store, lease_ms=SHORT_MS)
         write(store, lease, is_busy=True)
         for count in (1, 2):
+            self.let_pass(SHORT_MS)
+            lease = take(store, lease.run_id, f"owner {count}", lease_ms=SHORT_MS)
+            assert (lease.was_busy, lease.recoveries) == (True, count)
+            # Left on purpose in between, which counts for nothing.
             store.abandon(RT, lease.owner)
-            lease = take(store, lease.run_id, f"owner {count}")
+            lease = take(store, lease.run_id, f"heir {count}", lease_ms=SHORT_MS)
             assert (lease.was_busy, lease.recoveries) == (True, count)
         write(store, lease, is_busy=True, releases=True)
         lease = take(store, lease.run_id)

@@ -73,6 +73,15 @@ class RacingSuite(StoreSuite):
         numbers = [int(one.id.rpartition(".")[2]) for one in store.handles(RT)]
         assert numbers == found
 
+    def test_threads_that_start_runs_start_no_more_than_there_may_be(
+        self, store: RunStore
+    ) -> None:
+        def several(_: int) -> list[str | None]:
+            return [store.start_run(RT, "root", "a", {}, most=ROUNDS) for _ in range(ROUNDS)]
+
+        started = [one for ids in in_threads(several, THREADS) for one in ids if one]
+        assert sorted(ids_of([started])) == list(range(1, ROUNDS + 1))
+
     def test_threads_with_runs_of_their_own_do_not_mix_them(self, store: RunStore) -> None:
         leases = [begin(store, owner=f"o{number}") for number in range(THREADS)]
 
