@@ -39,8 +39,8 @@ class Beating:
 
     def after_fork(self) -> None:
         """Forget the thread of the parent process."""
-        # A leaf: nothing else is taken under it.
-        self._lock = threading.Lock()
+        # A leaf: nothing else is taken under it. A signal's handler may close the runtime.
+        self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._wake = Signal()
@@ -52,15 +52,13 @@ class Beating:
         with self._lock:
             if self._thread is not None or self._is_closed:
                 return
-            thread = self._thread = OwnThread(
-                self._work, "toolnexus-lease", self._core.options.wrap_job
-            )
-        try:
-            thread.start()
-        except RuntimeError:  # the machine gives no more threads; fences keep it right
-            logger.warning("no thread to renew leases: another process may take runs over")
-            with self._lock:
-                self._thread = None
+            thread = OwnThread(self._work, "toolnexus-lease", self._core.options.wrap_job)
+            try:
+                thread.start()
+            except RuntimeError:  # the machine gives no more threads; fences keep it right
+                logger.warning("no thread to renew leases: another process may take runs over")
+            else:
+                self._thread = thread
 
     def close(self, timeout: float) -> None:
         """End the thread."""
@@ -70,9 +68,10 @@ class Beating:
             self._wake.set()
         clock = RealClock()
         limit = clock.monotonic() + timeout
-        for one in (thread, *self._busy.values()):
-            if one is not None and one is not threading.current_thread():
-                one.join(max(limit - clock.monotonic(), 0))
+        for threads in ([thread], self._busy.values()):  # it starts the others
+            for one in list(threads):
+                if one is not None and one is not threading.current_thread():
+                    one.join(max(limit - clock.monotonic(), 0))
 
     def _work(self) -> None:
         renewed = busy = _real.monotonic()

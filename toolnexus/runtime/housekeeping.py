@@ -29,7 +29,8 @@ class Housekeeping:
         if keeper is not None:
             keeper.store.put_grant(keeper.name, grant.id, grant.to_dict())
         with self._core.deciding() as effects:
-            self._core.grants[grant.id] = grant
+            if keeper is None:
+                self._core.grants[grant.id] = grant
             self._core.note_locked(self._core.root, text, effects)
         return grant
 
@@ -37,10 +38,11 @@ class Housekeeping:
         """Take a grant back, given it or its id; False where there is none."""
         key = grant.id if isinstance(grant, Grant) else grant
         keeper = self._core.keeper
-        if keeper is not None:
-            return keeper.store.remove_grant(keeper.name, key)
+        found = keeper is not None and keeper.store.remove_grant(keeper.name, key)
         with self._core.deciding() as effects:
-            if found := self._core.grants.pop(key, None) is not None:
+            if keeper is None:
+                found = self._core.grants.pop(key, None) is not None
+            if found:
                 self._core.note_locked(self._core.root, f"grant {key} revoked", effects)
         return found
 
@@ -64,7 +66,7 @@ class Housekeeping:
 
         That is whole runs at rest, with their requests and what the audit knows of them; and
         closed agents of the runs that stay. Never a run that anybody is at, or that something
-        has come for.
+        has come for. Grants that ended before that time are deleted too.
 
         Args:
             older_than: Seconds, a timedelta, or the time before which it was touched last. An
@@ -83,4 +85,7 @@ class Housekeeping:
             if span < timedelta(0):
                 raise ConfigError(f"older_than must not be negative, not {older_than!r}")
             before = self._core.clock.now() - span
+        for grant in keeper.archive.grants():
+            if grant.has_ended(before):
+                keeper.store.remove_grant(keeper.name, grant.id)
         return keeper.store.prune(keeper.name, before, keep_suspended=keep_suspended)
