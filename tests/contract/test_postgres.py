@@ -30,6 +30,7 @@ from toolnexus.testing.store_suite.base import (
     begin,
     head_of,
     ids,
+    messages_of,
     start,
     write,
 )
@@ -128,7 +129,7 @@ def test_work_goes_on_while_the_server_restarts(own: Postgres) -> None:
     written, _ = in_threads(act, 2)
     assert written >= 399
     assert head_of(store, lease.run_id) == 399
-    assert len(store.messages(RT, lease.run_id)) >= written
+    assert len(messages_of(store, lease.run_id)) >= written
     store.close()
 
 

@@ -26,6 +26,7 @@ from toolnexus.testing.store_suite.base import (
     begin,
     head_of,
     ids,
+    messages_of,
     start,
     take,
     write,
@@ -91,7 +92,7 @@ def test_a_damaged_part_is_told_by_its_handle(
     assert store.load(RT, other.run_id)
     if table == "message":
         with pytest.raises(StoreError, match=lease.run_id):
-            store.messages(RT, lease.run_id)
+            messages_of(store, lease.run_id)
     if table == "call":
         with pytest.raises(StoreError, match=lease.run_id):
             store.calls(RT, lease.run_id)
@@ -215,7 +216,7 @@ def test_a_full_disk_leaves_nothing_half_written(store: SqliteStore, path: Path)
         write(store, lease, handles=(big,))
     assert str(path) in str(told.value)
     assert head_of(store, lease.run_id) == "before"
-    assert store.messages(RT, lease.run_id) == {}
+    assert messages_of(store, lease.run_id) == {}
     write(store, lease, handles=(big,))  # with room again, on another connection
     assert head_of(store, lease.run_id) == "after"
 
@@ -354,7 +355,7 @@ def test_a_process_that_dies_before_it_commits_has_written_nothing(
     # It begins, finds the run, writes handle and message three times and the run, commits.
     assert child.end(code=70) == []
     assert {head_of(store, name) for name in names} == {"before"}
-    assert store.messages(RT, lease.run_id) == {}
+    assert messages_of(store, lease.run_id) == {}
     write(store, lease, handles=(at(lease.run_id, head="mine"),))
 
 
@@ -409,7 +410,7 @@ def test_crowds_of_threads_in_crowds_of_processes(path: Path) -> None:
     store = SqliteStore(path)
     for record in store.handles(RT):
         assert record.head == turns - 1
-        messages = store.messages(RT, record.id)
+        messages = messages_of(store, record.id)
         assert list(messages) == list(range(turns))
         assert len(set(messages.values())) == 1
     assert store.abandoned(RT) == ()
@@ -418,7 +419,7 @@ def test_crowds_of_threads_in_crowds_of_processes(path: Path) -> None:
 
 def test_few_connections_stay_open(store: SqliteStore) -> None:
     lease = begin(store)
-    in_threads(lambda _: [store.messages(RT, lease.run_id) for _ in range(20)], 16)
+    in_threads(lambda _: [messages_of(store, lease.run_id) for _ in range(20)], 16)
     assert len(store.database._idle) <= 8  # type: ignore[attr-defined]
 
 

@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tests.conftest import LIMIT
 from tests.durable.mortal import Later, MortalStore
@@ -329,11 +329,11 @@ def left(directory: str, conninfo: str | None = None) -> dict[str, Any]:
 
 
 def _handle_left(store: RunStore, name: str) -> dict[str, Any]:
-    record = store.handle("default", name)
-    assert record is not None
-    head: Any = record.head
+    found = store.load_handle("default", name)
+    assert found is not None
+    record, head = found.record, cast("Any", found.record.head)
     counts = ("turns", "tokens", "treeTokens", "toolCalls", "spawned", "children", "inbox")
-    told: list[Any] = [dict(one) for one in store.messages("default", name).values()]  # type: ignore[call-overload]
+    told: list[Any] = [dict(cast("Any", one)) for one in found.messages.values()]
     for message in told:
         message.pop("_answered", None)  # the ids of questions
     return {

@@ -16,9 +16,18 @@ DIED = 70
 """The exit code of a process that its store has ended."""
 
 # `renew` is left out: when it comes is a matter of time, and it changes nothing but that.
-CHANGING = ("start_run", "acquire", "take", "abandon", "write", "claim", "send", "announced")
+CHANGING = ("start_run", "take", "release", "abandon", "write", "claim", "send", "announced")
 READING = (
-    *("load", "handle", "handles", "messages", "calls", "request", "requests", "next_expiry"),
+    *(
+        "load",
+        "load_handle",
+        "handle",
+        "handles",
+        "calls",
+        "request",
+        "requests",
+        "next_expiry",
+    ),
     *("mail", "owned", "abandoned", "grants"),
 )
 OTHERS = ("renew", "put_grant", "remove_grant", "prune", "close")
@@ -103,7 +112,7 @@ def label_of(name: str, args: tuple[Any, ...]) -> str:
     """Return what a changing call does, in one line that is the same in every run."""
     if name == "write":
         return " | ".join(map(_change, args[1]))
-    return f"{name} {args[1]}" if name in ("acquire", "take") else name
+    return f"{name} {args[1]}" if name == "take" else name
 
 
 def _change(change: RunChange) -> str:

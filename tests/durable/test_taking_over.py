@@ -240,8 +240,8 @@ def test_a_run_that_comes_to_rest_has_all_its_recoveries_again(
     deadly.set("")
     assert deadly.run("recover", later=3)[0] == "done"
     store = SqliteStore(tmp_path / "runs.db", clock=Later(4))
-    lease = store.acquire("default", "root/a.1", "me", 1, takes_busy=False)
-    assert lease.recoveries == 0
+    taken = store.take("default", "root/a.1", "me", 1, takes_busy=False)
+    assert taken.lease.recoveries == 0
     store.close()
 
 

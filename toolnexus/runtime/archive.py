@@ -127,17 +127,18 @@ class Archive:
 
     def transcript(self, handle_id: str) -> list[Message]:
         """Return what completed turns of a handle have left."""
-        record = self._store.handle(self._name, handle_id)
-        if record is None:
-            return []
-        return transcript_of(readable_head(record), self._store.messages(self._name, handle_id))
+        found = self._store.load_handle(self._name, handle_id)
+        return (
+            [] if found is None else transcript_of(readable_head(found.record), found.messages)
+        )
 
     def inbox(self, handle_id: str) -> tuple[InboxItem, ...]:
         """Return what was posted to a handle and not yet consumed by a turn."""
-        for one in self._store.load(self._name, run_id_of(handle_id)):
-            if one.record.id == handle_id:
-                return tuple(posted_of(post).item for post in one.posts.values())
-        return ()
+        found = self._store.load_handle(self._name, handle_id)
+        if found is None:
+            return ()
+        with reading(handle_id):
+            return tuple(posted_of(post).item for post in found.posts.values())
 
     def grants(self) -> list[Grant]:
         """Return the grants, oldest first; one that cannot be read allows nothing."""
@@ -151,18 +152,17 @@ class Archive:
 
     def standing(self, handle: Handle) -> TaskResult | None:
         """Return the result of a settled handle; None where one is still to come."""
-        record = self._store.handle(self._name, handle.id)
-        if record is None:
+        found = self._store.load_handle(self._name, handle.id)
+        if found is None:
             return handle.last_result or CLOSED
-        head = readable_head(record)
+        record, head = found.record, readable_head(found.record)
         if is_busy(head):
             return None
         if record.state == State.SUSPENDED.value:
             request = self.first_open(handle.id)
             return None if request is None else self._pending_result(handle, head, request)
-        last = None
-        if "result" in head:
-            last = restored_result(head, self.transcript(handle.id))
+        with reading(handle.id):
+            last = restored_result(head, transcript_of(head, found.messages))
         return last or (CLOSED if record.state == State.CLOSED.value else None)
 
     def _view(self, record: HandleRecord) -> HandleView:

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeAlias
 
-import attrs
-
 from toolnexus.client.tracing import end_run
 from toolnexus.clock import RealClock
 from toolnexus.errors import LeaseLost, StoreError
@@ -326,7 +324,7 @@ class Keeper:
                     continue
                 self._drop_locked(tree, fault, fallout)
                 if tree.lease is not None and tree.run_id not in taken:
-                    self.owing.add_locked(attrs.evolve(tree.lease, was_busy=tree.was_busy))
+                    self.owing.add_locked(tree.lease)
         logger.error("%s: %s", ", ".join(one.run_id for one in trees), fault)
 
     def _drop_locked(

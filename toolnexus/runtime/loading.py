@@ -73,12 +73,9 @@ class Loading:
             for call in one.calls.values():
                 child = call.get("child") if isinstance(call, dict) else None
                 if child is not None and child not in known:
-                    record = self._store.handle(self._name, child)
-                    if record is not None:
-                        messages = self._store.messages(self._name, child)
-                        stored.append(
-                            StoredHandle(record=record, messages=messages, calls={}, posts={})
-                        )
+                    closed = self._store.load_handle(self._name, child)
+                    if closed is not None:
+                        stored.append(closed)
         return stored
 
     def fill_locked(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
-from toolnexus.errors import ConfigError, LeaseLost, StoreError
+from toolnexus.errors import ConfigError, StoreError
 from toolnexus.runtime.core import Core
-from toolnexus.runtime.stored import is_busy
 from toolnexus.runtime.tree import NotHeld, Tree
 from toolnexus.stores.base import RunStore
-from toolnexus.stores.records import Lease, RunChange
+from toolnexus.stores.records import Lease
 
 _LOOKS: Final = 2  # what was asked of the store before the first doubt does not show it
 
@@ -32,7 +31,8 @@ class Owing:
         self._name = core.options.name
         self._trees = trees
         # -- guarded by the runtime's lock ------------------------------------------------
-        self._leases: list[Lease] = []
+        # Each with whether its run was left on purpose.
+        self._leases: list[tuple[Lease, bool]] = []
         self._strays: frozenset[str] = frozenset()
         self._looks = 0  # how often strays are looked for at least
 
@@ -40,46 +40,39 @@ class Owing:
         return bool(self._leases or self._looks)
 
     def add_locked(self, lease: Lease) -> None:
-        """Owe a lease."""
-        self._leases.append(lease)
+        """Owe the lease of a run whose turns went on: who goes on with them recovers them."""
+        self._leases.append((lease, False))
 
     def pay(self) -> None:
         """Give back what is owed, now that the store may work again."""
         with self._core.lock:
-            leases, self._leases = self._leases, []
-        for lease in leases:
-            with self._core.lock:
-                if lease.run_id in self._trees:
-                    continue  # taken again, and the lease with it
-                tree = self._trees[lease.run_id] = Tree(lease.run_id)
-                tree.writing.acquire()  # nobody else knows of it
-            try:
-                self.give_back(lease)
-            finally:
+            owed, self._leases = self._leases, []
+        for lease, on_purpose in owed:
+            tree = Tree(lease.run_id)
+            with tree.writing:
                 with self._core.lock:
-                    if self._trees.get(lease.run_id) is tree:  # the runtime may be closed
-                        del self._trees[lease.run_id]
-                tree.writing.release()
+                    if self._trees.setdefault(lease.run_id, tree) is not tree:
+                        continue  # taken again, and the lease with it
+                try:
+                    self._release(lease, on_purpose=on_purpose)
+                finally:
+                    with self._core.lock:
+                        if self._trees.get(lease.run_id) is tree:  # the runtime may be closed
+                            del self._trees[lease.run_id]
 
     def give_back(self, lease: Lease) -> None:
-        """Give a lease back, or owe it. Nobody else may be at its run here."""
+        """Give back the lease of a run that could not go on, or owe it.
+
+        Nobody else may be at the run here.
+        """
+        self._release(lease, on_purpose=True)
+
+    def _release(self, lease: Lease, *, on_purpose: bool) -> None:
         try:
-            change = RunChange(lease=lease, is_busy=self._is_busy(lease), releases=True)
-            self._store.write(self._name, [change])
-        except LeaseLost:
-            pass
+            self._store.release(self._name, lease, on_purpose=on_purpose)
         except StoreError:
             with self._core.lock:
-                self._leases.append(lease)
-
-    def _is_busy(self, lease: Lease) -> bool:
-        """Whether a turn is under way: a write that has failed may have been done for all that.
-
-        Else nobody would ever go on with it.
-        """
-        heads = [one.head for one in self._store.handles(self._name, under=lease.run_id)]
-        readable = [head for head in heads if isinstance(head, Mapping)]
-        return any(map(is_busy, readable)) if len(readable) == len(heads) else lease.was_busy
+                self._leases.append((lease, on_purpose))
 
     def doubt(self, error: BaseException) -> None:
         """Look for a lease that the store may have given in a call that failed all the same."""
@@ -93,7 +86,7 @@ class Owing:
         A call of the store that has taken them has failed all the same.
         """
         with self._core.lock:
-            owed = {lease.run_id for lease in self._leases}
+            owed = {lease.run_id for lease, _ in self._leases}
             found = frozenset(owned) - self._trees.keys() - owed
             strays, self._strays = found & self._strays, found
             self._looks = _LOOKS if found else max(self._looks - 1, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any
 
 import attrs
 
@@ -16,13 +16,9 @@ from toolnexus.errors import StoreError
 from toolnexus.runtime.audit import AuditRecord, How, arguments_of
 from toolnexus.runtime.handle import PendingRequest
 from toolnexus.runtime.stored import readable_head, stored_call, turn_in
-from toolnexus.runtime.tree import run_id_of
 from toolnexus.stores.base import RunStore
 from toolnexus.stores.records import HandleRecord, RequestRecord, Wait
 from toolnexus.suspension import Answer, Request, format_time, message_of, parse_time
-
-_LOOKS: Final = 5
-"""How often a call is looked for that may be about to go on."""
 
 
 @attrs.frozen
@@ -223,22 +219,12 @@ def all_asked(store: RunStore, runtime: str, record: RequestRecord) -> list[Aske
 
 
 def _asked_by(store: RunStore, runtime: str, first: Asked, wait: Wait) -> list[Asked]:
-    for _ in range(_LOOKS):
-        try:
-            return _look_at(store, runtime, first, wait)
-        except StoreError:
-            pass  # it was written between two looks
-    return _look_at(store, runtime, first, wait)
-
-
-def _look_at(store: RunStore, runtime: str, first: Asked, wait: Wait) -> list[Asked]:
-    handle = store.handle(runtime, wait.handle_id)
-    calls = store.calls(runtime, run_id_of(wait.handle_id)).get(wait.handle_id, {})
-    row = calls.get(wait.call)
-    if handle is None or row is None:
+    found = store.load_handle(runtime, wait.handle_id)
+    row: Any = None if found is None else found.calls.get(wait.call)
+    if found is None or row is None:
         return []  # it has gone on meanwhile
-    message = store.messages(runtime, wait.handle_id)
-    call = stored_call(handle, message, wait.call, row)
+    handle = found.record
+    call = stored_call(handle, found.messages, wait.call, row)
     turns = _turns_of(store, runtime, handle)
     return [Asked(first.record, handle.id, handle.agent, call, turns)]
 

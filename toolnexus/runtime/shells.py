@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from toolnexus.budget import EMPTY_BUDGET, Budget
+from toolnexus.codec import JsonValue
 from toolnexus.errors import ConfigError, StoreError
-from toolnexus.messages import Message
 from toolnexus.runtime.definition import AgentDef
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.snapshots import head_of
@@ -144,16 +145,21 @@ class Shells:
         record = record or self._store.handle(self._name, handle.id)
         if record is None:
             return  # it was pruned
+        messages: Mapping[int, JsonValue] = {}
+        has_news = readable_head(record).get("ends") != handle._ends
+        if has_news:
+            # Once more, for the result and the messages are to be of the same turn.
+            found = self._store.load_handle(self._name, handle.id)
+            if found is None:
+                return
+            record, messages = found.record, found.messages
         head = readable_head(record)
-        transcript: list[Message] = []
-        has_news = head.get("ends") != handle._ends
-        if "result" in head and has_news:
-            transcript = transcript_of(head, self._store.messages(self._name, handle.id))
         with self._core.lock:
             if handle._tree is not None:
                 return
             with reading(handle.id):
                 if has_news:
+                    transcript = transcript_of(head, messages)
                     handle.last_result = restored_result(head, transcript)
                 restore_counts(handle, head)
                 self._know(handle, State(record.state))

@@ -79,10 +79,13 @@ class RunStore(Protocol):
             None where there are as many; nothing has changed then.
         """
 
-    def acquire(
+    def take(
         self, runtime: str, run_id: str, owner: str, lease_ms: int, *, takes_busy: bool
-    ) -> Lease | Held | None:
+    ) -> Taken | Held | None:
         """Take a run that is nobody's, or whose lease has run out, or that is `owner`'s own.
+
+        What comes with the lease is what `load`, `requests` of the open ones under the run, and
+        `mail` would say in the same moment.
 
         Args:
             runtime: Whose.
@@ -93,15 +96,6 @@ class RunStore(Protocol):
 
         Returns:
             None where there is no such run.
-        """
-
-    def take(
-        self, runtime: str, run_id: str, owner: str, lease_ms: int, *, takes_busy: bool
-    ) -> Taken | Held | None:
-        """Take a run as `acquire` does, and read it in the same moment.
-
-        What comes with the lease is what `load`, `requests` of the open ones under the run, and
-        `mail` would say.
 
         Raises:
             StoreError: A handle, or what has come for the run, cannot be read; names it. The
@@ -113,6 +107,16 @@ class RunStore(Protocol):
 
     def owned(self, runtime: str, owner: str) -> Mapping[str, bool]:
         """Return the runs that are `owner`'s, each with whether something has come for it."""
+
+    def release(self, runtime: str, lease: Lease, *, on_purpose: bool) -> None:
+        """Give a lease back, also where something has come for the run; a void one is not.
+
+        Args:
+            runtime: Whose.
+            lease: Which.
+            on_purpose: Whether a turn under way, which stays so, is as often recovered as it
+                was before the run was taken over. See `abandon`.
+        """
 
     def abandon(self, runtime: str, owner: str) -> None:
         """Give back every lease of `owner`; turns under way stay so, for whoever comes.
@@ -166,6 +170,13 @@ class RunStore(Protocol):
             StoreError: One of its records cannot be read; names the handle.
         """
 
+    def load_handle(self, runtime: str, handle_id: str) -> StoredHandle | None:
+        """Return one handle, also a closed one, as it is at one moment; None for an unknown id.
+
+        Raises:
+            StoreError: Something of it besides its head cannot be read; names the handle.
+        """
+
     def handle(self, runtime: str, handle_id: str) -> HandleRecord | None:
         """Return one handle, also a closed one; None for an unknown id."""
 
@@ -183,9 +194,6 @@ class RunStore(Protocol):
             under: Only this handle and those below it.
             limit: At most so many runs.
         """
-
-    def messages(self, runtime: str, handle_id: str) -> Mapping[int, JsonValue]:
-        """Return the messages of a handle, also a closed one, in order."""
 
     def calls(self, runtime: str, run_id: str) -> Mapping[str, Mapping[int, JsonValue]]:
         """Return the unfinished calls of a run, by handle id and position."""

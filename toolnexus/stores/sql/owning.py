@@ -42,6 +42,10 @@ _ABANDON: Final = """UPDATE toolnexus_run
     WHERE id IN (SELECT id FROM toolnexus_run WHERE owner = ?
     AND runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?)
     ORDER BY name || '' FOR UPDATE)"""
+_RELEASE: Final = """UPDATE toolnexus_run
+    SET owner = NULL, expires = NULL, recoveries = recoveries - busy * ?
+    WHERE runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?) AND name = ?
+    AND owner = ? AND fence = ?"""
 _OWNED: Final = """SELECT name, mail FROM toolnexus_run WHERE owner = ?
     AND runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?) ORDER BY number"""
 _ABANDONED: Final = """SELECT name FROM toolnexus_run
@@ -99,26 +103,16 @@ def start_run(session: Session, runtime: str, parent: str, agent: str, head: str
     return run_id
 
 
-def acquire(
-    session: Session, runtime: str, run_id: str, new: tuple[str, int], *, takes_busy: bool
-) -> Lease | Held | None:
-    """Take a run; `new` is its owner to be, and the microseconds of the lease."""
-    row = locked(session, runtime, run_id)
-    if row is None:
-        return None
-    return acquire_locked(session, run_id, row, new, takes_busy=takes_busy)
-
-
 def locked(session: Session, runtime: str, run_id: str) -> OwnedRun | None:
     """Lock a run and return whose it is; None for an unknown id."""
     row = session.row(_RUN, runtime, run_id)
     return None if row is None else OwnedRun(*row)
 
 
-def acquire_locked(
+def acquire(
     session: Session, run_id: str, run: OwnedRun, new: tuple[str, int], *, takes_busy: bool
 ) -> Lease | Held:
-    """Take a run that is locked; see `acquire`."""
+    """Take a run that is locked; `new` is its owner to be, and the lease's microseconds."""
     owner, fence, busy, recoveries = run.owner, run.fence, run.busy, run.recoveries
     mine, lasts = new
     if owner != mine:
@@ -143,6 +137,11 @@ def renew(session: Session, runtime: str, owner: str, lasts: int) -> None:
 def owned(session: Session, runtime: str, owner: str) -> Mapping[str, bool]:
     """Return the runs of `owner`, each with whether something has come for it."""
     return {name: bool(mail) for name, mail in session.rows(_OWNED, owner, runtime)}
+
+
+def release(session: Session, runtime: str, lease: Lease, *, on_purpose: bool) -> None:
+    """Give a lease back, whatever has come for the run."""
+    session.run(_RELEASE, int(on_purpose), runtime, lease.run_id, lease.owner, lease.fence)
 
 
 def abandon(session: Session, runtime: str, owner: str) -> None:

@@ -47,10 +47,9 @@ _RUN_POSTS: Final = """SELECT h.name, p.place, p.body
     FROM toolnexus_handle h JOIN toolnexus_post p ON p.handle = h.id
     WHERE h.runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?)
     AND h.state <> 'closed' AND h.run = ? ORDER BY h.id, p.place"""
-_MESSAGES: Final = """SELECT place, body FROM toolnexus_message
-    WHERE handle = (SELECT id FROM toolnexus_handle
-        WHERE runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?) AND name = ?)
-    ORDER BY place"""
+_MESSAGES: Final = "SELECT place, body FROM toolnexus_message WHERE handle = ? ORDER BY place"
+_CALLS: Final = "SELECT place, body FROM toolnexus_call WHERE handle = ? ORDER BY place"
+_POSTS: Final = "SELECT place, body FROM toolnexus_post WHERE handle = ? ORDER BY place"
 
 
 def load(session: Session, runtime: str, run_id: str) -> tuple[StoredHandle, ...]:
@@ -89,16 +88,28 @@ def handle(session: Session, runtime: str, handle_id: str) -> HandleRecord | Non
     return None if row is None else to_handle(row)
 
 
-def messages(session: Session, runtime: str, handle_id: str) -> Mapping[int, JsonValue]:
-    """Return the messages of a handle.
+def load_handle(session: Session, runtime: str, handle_id: str) -> StoredHandle | None:
+    """Return one handle, whole; None for an unknown id.
 
     Raises:
-        StoreError: One cannot be read; names the handle.
+        StoreError: A part of it cannot be read; names the handle.
     """
-    return {
-        place: from_column(text, f"message {place} of handle {handle_id!r}")
-        for place, text in session.rows(_MESSAGES, runtime, handle_id)
-    }
+    row = session.row(_HANDLE, runtime, handle_id)
+    if row is None:
+        return None
+
+    def part(statement: str, what: str) -> dict[int, JsonValue]:
+        return {
+            place: from_column(text, f"{what} {place} of handle {handle_id!r}")
+            for place, text in session.rows(statement, row[1])
+        }
+
+    return StoredHandle(
+        record=to_handle(row),
+        messages=part(_MESSAGES, "message"),
+        calls=part(_CALLS, "call"),
+        posts=part(_POSTS, "post"),
+    )
 
 
 def calls(session: Session, runtime: str, run_id: str) -> Mapping[str, Mapping[int, JsonValue]]:

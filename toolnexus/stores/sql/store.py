@@ -61,20 +61,10 @@ class SqlStore:
 
         return self.database.write(start)
 
-    def acquire(
-        self, runtime: str, run_id: str, owner: str, lease_ms: int, *, takes_busy: bool
-    ) -> Lease | Held | None:
-        """Take a run that is nobody's, or whose lease has run out, or that is `owner`'s own."""
-        name, new = to_text(runtime), (owner, lease_ms * _MICROS_PER_MS)
-        return self.database.write(
-            lambda session: owning.acquire(session, name, run_id, new, takes_busy=takes_busy),
-            is_light=True,
-        )
-
     def take(
         self, runtime: str, run_id: str, owner: str, lease_ms: int, *, takes_busy: bool
     ) -> Taken | Held | None:
-        """Take a run as `acquire` does, and read it in the same moment."""
+        """Take a run that is nobody's, or whose lease has run out, or that is `owner`'s own."""
         name, new = to_text(runtime), (owner, lease_ms * _MICROS_PER_MS)
         return self.database.write(
             lambda session: taking.take(session, name, run_id, new, takes_busy=takes_busy),
@@ -92,6 +82,14 @@ class SqlStore:
         """Return the runs that are `owner`'s, each with whether something has come for it."""
         name = to_text(runtime)
         return self.database.read(lambda session: owning.owned(session, name, owner))
+
+    def release(self, runtime: str, lease: Lease, *, on_purpose: bool) -> None:
+        """Give a lease back as it is; one that is void is nobody's to give back."""
+        name = to_text(runtime)
+        self.database.write(
+            lambda session: owning.release(session, name, lease, on_purpose=on_purpose),
+            is_light=True,
+        )
 
     def abandon(self, runtime: str, owner: str) -> None:
         """Give back every lease of `owner`; turns under way stay so, for whoever comes."""
@@ -148,6 +146,11 @@ class SqlStore:
         name = to_text(runtime)
         return self.database.read(lambda session: reading.load(session, name, run_id))
 
+    def load_handle(self, runtime: str, handle_id: str) -> StoredHandle | None:
+        """Return one handle with everything that is kept of it; None for an unknown id."""
+        name = to_text(runtime)
+        return self.database.read(lambda session: reading.load_handle(session, name, handle_id))
+
     def handle(self, runtime: str, handle_id: str) -> HandleRecord | None:
         """Return one handle, also a closed one; None for an unknown id."""
         name = to_text(runtime)
@@ -162,11 +165,6 @@ class SqlStore:
     ) -> Iterator[HandleRecord]:
         """Yield the handles that are not closed, run by run, parents before children."""
         return reading.each_handle(self.database, to_text(runtime), under, limit)
-
-    def messages(self, runtime: str, handle_id: str) -> Mapping[int, JsonValue]:
-        """Return the messages of a handle, also a closed one, in order."""
-        name = to_text(runtime)
-        return self.database.read(lambda session: reading.messages(session, name, handle_id))
 
     def calls(self, runtime: str, run_id: str) -> Mapping[str, Mapping[int, JsonValue]]:
         """Return the unfinished calls of a run, by handle id and position."""

@@ -21,7 +21,7 @@ def take(
     row = owning.locked(session, runtime, run_id)
     if row is None:
         return None
-    lease = owning.acquire_locked(session, run_id, row, new, takes_busy=takes_busy)
+    lease = owning.acquire(session, run_id, row, new, takes_busy=takes_busy)
     if not isinstance(lease, Lease):
         return lease
     return Taken(

@@ -12,7 +12,16 @@ import pytest
 from toolnexus.clock import RealClock, Signal
 from toolnexus.codec import JsonValue
 from toolnexus.stores.base import RunStore
-from toolnexus.stores.records import Claim, HandleChange, Lease, NewRequest, RunChange, Wait
+from toolnexus.stores.records import (
+    Claim,
+    HandleChange,
+    Held,
+    Lease,
+    NewRequest,
+    RunChange,
+    Taken,
+    Wait,
+)
 
 RT: Final = "shop"
 ONE: Final = "one"
@@ -71,9 +80,29 @@ def start(store: RunStore, agent: str = "a", *, runtime: str = RT) -> str:
 
 def take(store: RunStore, run_id: str, owner: str = ONE, *, lease_ms: int = LONG_MS) -> Lease:
     """Take a run, busy or not."""
-    lease = store.acquire(RT, run_id, owner, lease_ms, takes_busy=True)
-    assert isinstance(lease, Lease), lease
-    return lease
+    found = try_to_take(store, run_id, owner, lease_ms=lease_ms)
+    assert isinstance(found, Lease), found
+    return found
+
+
+def try_to_take(
+    store: RunStore,
+    run_id: str,
+    owner: str = ONE,
+    *,
+    lease_ms: int = LONG_MS,
+    takes_busy: bool = True,
+    runtime: str = RT,
+) -> Lease | Held | None:
+    """Take a run, or tell why not."""
+    found = store.take(runtime, run_id, owner, lease_ms, takes_busy=takes_busy)
+    return found.lease if isinstance(found, Taken) else found
+
+
+def messages_of(store: RunStore, handle_id: str) -> dict[int, Any]:
+    """Return the messages of a handle; none for an unknown id."""
+    found = store.load_handle(RT, handle_id)
+    return {} if found is None else dict(found.messages)
 
 
 def begin(

@@ -20,6 +20,7 @@ from toolnexus.testing.store_suite.base import (
     at,
     begin,
     head_of,
+    messages_of,
     new,
     write,
 )
@@ -70,7 +71,7 @@ class ChangingSuite(StoreSuite):
         with pytest.raises(StoreError):
             write(store, lease, handles=(change,))
         assert head_of(store, lease.run_id) == {"made": True}
-        assert store.messages(RT, lease.run_id) == {}
+        assert messages_of(store, lease.run_id) == {}
 
     def test_a_head_that_is_not_given_stays(self, store: RunStore) -> None:
         lease = begin(store)
@@ -91,9 +92,9 @@ class ChangingSuite(StoreSuite):
         ):
             change = at(lease.run_id, keep=keep, messages=messages)
             write(store, lease, handles=(change,))
-            found = store.messages(RT, lease.run_id)
+            found = messages_of(store, lease.run_id)
             assert list(found.items()) == list(then.items())
-        assert store.messages(RT, "root/a.9") == {}
+        assert messages_of(store, "root/a.9") == {}
 
     def test_calls_and_posts_are_put_replaced_and_taken_away(self, store: RunStore) -> None:
         lease = begin(store)
@@ -141,7 +142,7 @@ class ChangingSuite(StoreSuite):
         found = store.handle(RT, child)
         assert found is not None
         assert (found.agent, found.state, found.head) == ("b", "closed", "end")
-        assert store.messages(RT, child) == {0: "hi"}
+        assert messages_of(store, child) == {0: "hi"}
         assert store.handle(RT, "root/a.9") is None
         assert store.handle("another", child) is None
 
@@ -155,7 +156,7 @@ class ChangingSuite(StoreSuite):
         with pytest.raises(RequestConflict):
             store.write(RT, steps)
         assert head_of(store, one.run_id) == {"made": True}
-        assert store.messages(RT, one.run_id) == {}
+        assert messages_of(store, one.run_id) == {}
         steps[1] = RunChange(lease=two, handles=(at(two.run_id, head=2),))
         assert store.write(RT, steps) == ()
         assert (head_of(store, one.run_id), head_of(store, two.run_id)) == (1, 2)

@@ -12,7 +12,6 @@ from toolnexus.stores.base import RunStore
 from toolnexus.stores.records import Lease, RunChange, Wait
 from toolnexus.testing.store_suite.base import (
     FAR,
-    ONE,
     RT,
     TWO,
     StoreSuite,
@@ -21,10 +20,12 @@ from toolnexus.testing.store_suite.base import (
     at,
     begin,
     ids,
+    messages_of,
     new,
     start,
     state_of,
     take,
+    try_to_take,
     write,
 )
 
@@ -135,9 +136,9 @@ class KeepingSuite(StoreSuite):
         assert store.prune(RT, now, keep_suspended=False) == 2
         assert store.handle(RT, lease.run_id) is None
         assert store.request(RT, "q1") is None
-        assert store.messages(RT, child) == {}
+        assert messages_of(store, child) == {}
         assert store.load(RT, lease.run_id) == ()
-        assert store.acquire(RT, lease.run_id, ONE, 1, takes_busy=True) is None
+        assert try_to_take(store, lease.run_id) is None
         assert ids(store.handles(RT)) == ["root/clock.2"]
         assert start(store) == "root/a.3"
 

@@ -20,6 +20,7 @@ from toolnexus.testing.store_suite.base import (
     head_of,
     start,
     take,
+    try_to_take,
     write,
 )
 
@@ -47,7 +48,7 @@ class OwningSuite(StoreSuite):
         )
         assert found.record.head == {"made": True}
         assert store.abandoned(RT) == ()
-        lease = store.acquire(RT, run_id, ONE, LONG_MS, takes_busy=False)
+        lease = try_to_take(store, run_id, takes_busy=False)
         assert lease == Lease(run_id=run_id, owner=ONE, fence=1)
 
     def test_there_are_no_more_runs_than_there_may_be(self, store: RunStore) -> None:
@@ -64,24 +65,24 @@ class OwningSuite(StoreSuite):
         assert [start_one(3) for _ in range(2)] == ["root/a.4", None]
 
     def test_a_run_that_is_not_there_cannot_be_taken(self, store: RunStore) -> None:
-        assert store.acquire(RT, "root/a.1", ONE, LONG_MS, takes_busy=True) is None
+        assert try_to_take(store, "root/a.1") is None
         start(store)
-        assert store.acquire("another", "root/a.1", ONE, LONG_MS, takes_busy=True) is None
+        assert try_to_take(store, "root/a.1", runtime="another") is None
 
     def test_a_run_that_is_held_is_not_given_to_another(
         self, store: RunStore, again: RunStore
     ) -> None:
         lease = begin(store)
-        found = again.acquire(RT, lease.run_id, TWO, LONG_MS, takes_busy=True)
+        found = try_to_take(again, lease.run_id, TWO)
         assert found == Held(owner=ONE, is_busy=False)
         write(store, lease, is_busy=True)
-        found = again.acquire(RT, lease.run_id, TWO, LONG_MS, takes_busy=True)
+        found = try_to_take(again, lease.run_id, TWO)
         assert found == Held(owner=ONE, is_busy=True)
 
     def test_its_owner_takes_it_again_and_both_leases_are_good(self, store: RunStore) -> None:
         lease = begin(store)
         write(store, lease, is_busy=True)
-        assert store.acquire(RT, lease.run_id, ONE, LONG_MS, takes_busy=False) == lease
+        assert try_to_take(store, lease.run_id, takes_busy=False) == lease
         write(store, lease, is_busy=True)
 
     def test_a_lease_that_ran_out_goes_to_who_comes(self, store: RunStore) -> None:
@@ -103,7 +104,7 @@ class OwningSuite(StoreSuite):
         store.renew(RT, ONE, LONG_MS)
         self.let_pass(SHORT_MS)
         for run_id in runs:
-            assert isinstance(store.acquire(RT, run_id, TWO, 1, takes_busy=True), Held)
+            assert isinstance(try_to_take(store, run_id, TWO, lease_ms=1), Held)
         assert take(store, other.run_id, ONE).fence == other.fence + 1
 
     def test_a_void_lease_writes_nothing(self, store: RunStore) -> None:
@@ -141,7 +142,7 @@ class OwningSuite(StoreSuite):
         old = begin(store)
         write(store, old, is_busy=True)
         store.abandon(RT, ONE)
-        found = store.acquire(RT, old.run_id, TWO, LONG_MS, takes_busy=False)
+        found = try_to_take(store, old.run_id, TWO, takes_busy=False)
         assert found == Held(owner=None, is_busy=True)
         lease = take(store, old.run_id, TWO)
         assert (lease.was_busy, lease.recoveries) == (True, 0)
@@ -165,6 +166,34 @@ class OwningSuite(StoreSuite):
         write(store, lease, is_busy=False, releases=True)
         lease = take(store, lease.run_id)
         assert (lease.was_busy, lease.recoveries) == (False, 0)
+
+    @pytest.mark.parametrize("recoveries", [0, 1])
+    def test_a_lease_is_given_back_with_all_that_is_to_be_done(
+        self, store: RunStore, recoveries: int
+    ) -> None:
+        """Whatever has come for the run, and whether a turn is under way."""
+        quiet, asked = begin(store), begin(store)
+        ask(store, asked, "q1")
+        write(store, quiet, is_busy=True)
+        assert answer(store, "q1")
+        for lease in (quiet, asked):
+            store.release(RT, lease, on_purpose=recoveries == 0)
+            with pytest.raises(LeaseLost):
+                write(store, lease)
+        assert store.abandoned(RT) == (quiet.run_id, asked.run_id)
+        lease = take(store, quiet.run_id, TWO)
+        assert (lease.was_busy, lease.recoveries) == (True, recoveries)
+        lease = take(store, asked.run_id, TWO)
+        assert (lease.was_busy, lease.recoveries) == (False, 0)
+
+    def test_who_has_lost_a_lease_does_not_give_it_back(self, store: RunStore) -> None:
+        old = begin(store, lease_ms=SHORT_MS)
+        self.let_pass(SHORT_MS)
+        lease = take(store, old.run_id, TWO)
+        store.release(RT, old, on_purpose=True)
+        store.release("another", lease, on_purpose=True)
+        assert store.owned(RT, TWO) == {lease.run_id: False}
+        write(store, lease)
 
     def test_what_is_abandoned_has_something_to_do_and_nobody_at_it(
         self, store: RunStore

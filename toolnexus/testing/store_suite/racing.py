@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -12,7 +12,6 @@ from toolnexus.errors import LeaseLost
 from toolnexus.stores.base import RunStore
 from toolnexus.stores.records import Lease
 from toolnexus.testing.store_suite.base import (
-    LONG_MS,
     RT,
     TWO,
     StoreSuite,
@@ -21,9 +20,11 @@ from toolnexus.testing.store_suite.base import (
     at,
     begin,
     head_of,
+    messages_of,
     start,
     state_of,
     take,
+    try_to_take,
     write,
 )
 from toolnexus.testing.store_suite.processes import Forked, Tell, in_processes, in_threads
@@ -58,7 +59,7 @@ class RacingSuite(StoreSuite):
             run_id = start(store)
 
             def grab(number: int, run_id: str = run_id) -> object:
-                return store.acquire(RT, run_id, f"o{number}", LONG_MS, takes_busy=True)
+                return try_to_take(store, run_id, f"o{number}")
 
             won = [one for one in in_threads(grab, THREADS) if isinstance(one, Lease)]
             assert [one.fence for one in won] == [1]
@@ -90,7 +91,7 @@ class RacingSuite(StoreSuite):
             for turn in range(ROUNDS):
                 change = at(lease.run_id, head=turn, messages={turn: [number, turn]})
                 write(store, lease, handles=(change,), is_busy=True)
-                assert store.messages(RT, lease.run_id)[turn] == [number, turn]
+                assert messages_of(store, lease.run_id)[turn] == [number, turn]
             write(store, lease, releases=True)
 
         in_threads(turns, THREADS)
@@ -98,6 +99,25 @@ class RacingSuite(StoreSuite):
             (found,) = store.load(RT, lease.run_id)
             assert found.record.head == ROUNDS - 1
             assert list(found.messages.values()) == [[number, turn] for turn in range(ROUNDS)]
+
+    def test_a_handle_is_read_as_it_is_at_one_moment(self, store: RunStore) -> None:
+        lease = begin(store)
+
+        def turns(number: int) -> None:
+            if number == 0:
+                for turn in range(ROUNDS * 4):
+                    parts: Any = {name: {turn: turn} for name in ("messages", "calls", "posts")}
+                    write(store, lease, handles=(at(lease.run_id, head=turn, **parts),))
+                return
+            for _ in range(ROUNDS * 2):
+                found = store.load_handle(RT, lease.run_id)
+                assert found is not None
+                head: Any = found.record.head
+                count = 0 if head == {"made": True} else head + 1
+                for part in (found.messages, found.calls, found.posts):
+                    assert list(part.values()) == list(range(count))
+
+        in_threads(turns, THREADS)
 
     def test_no_letter_is_lost_where_a_run_is_given_back(self, store: RunStore) -> None:
         for round_ in range(2 * ROUNDS):
@@ -153,7 +173,7 @@ class RacingSuite(StoreSuite):
             mine = self.make_store(tmp_path)
             started = [start(mine) for _ in range(ROUNDS)]
             won = [answer(mine, f"q{number}", os.getpid()) for number in range(ROUNDS)]
-            taken = mine.acquire(RT, run_id, f"o{number}", LONG_MS, takes_busy=True)
+            taken = try_to_take(mine, run_id, f"o{number}")
             tell([started, won, isinstance(taken, Lease)])
             mine.close()
 
