@@ -47,6 +47,14 @@ class Vault:
         with self._lock:
             return self._entries.get(request_id)
 
+    def restore(self, before: Mapping[str, Mapping[str, JsonValue] | None]) -> None:
+        """Have what `get` has returned for some answers."""
+        for request_id, secrets in before.items():
+            if secrets is None:
+                self.drop([request_id])
+            else:
+                self.put(request_id, secrets)
+
     def drop(self, request_ids: Iterable[str]) -> None:
         """Forget answers whose call is over."""
         with self._lock:

@@ -18,17 +18,8 @@ DIED = 70
 # `renew` is left out: when it comes is a matter of time, and it changes nothing but that.
 CHANGING = ("start_run", "take", "release", "abandon", "write", "claim", "send", "announced")
 READING = (
-    *(
-        "load",
-        "load_handle",
-        "handle",
-        "handles",
-        "calls",
-        "request",
-        "requests",
-        "next_expiry",
-    ),
-    *("mail", "owned", "abandoned", "grants"),
+    *("load", "load_handle", "handle", "handles", "calls", "request", "requests"),
+    *("next_expiry", "mail", "owned", "abandoned", "grants"),
 )
 OTHERS = ("renew", "put_grant", "remove_grant", "prune", "close")
 
@@ -83,12 +74,10 @@ def _forwarding(name: str) -> Any:
     return lambda self, *args, **more: getattr(self.store, name)(*args, **more)
 
 
-def forward_all(store: type) -> None:
-    """Give a class the methods of a store: those that change go to its `change`."""
-    for name in CHANGING:
-        setattr(store, name, _changing(name))
-    for name in (*READING, *OTHERS):
-        setattr(store, name, _forwarding(name))
+def forward_all(store: type, names: Iterable[str] = CHANGING) -> None:
+    """Give a class the methods of a store: those named go to its `change`."""
+    for name in (*CHANGING, *READING, *OTHERS):
+        setattr(store, name, _changing(name) if name in names else _forwarding(name))
 
 
 forward_all(MortalStore)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import LIMIT
 from tests.durable.test_damaged_records import spoil
+from tests.runtime.streams import until
 from toolnexus import AgentDef, AgentRuntime, PendingRequest, StoreError, ToolContext, tool
 from toolnexus.stores import SqliteStore
 from toolnexus.stores.records import Claim, RequestRecord
@@ -42,11 +43,13 @@ class Looked(SqliteStore):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.looks = 0
+        self.asked_when = 0
         self.is_down = False
         self.refused: set[str] = set()
 
     def next_expiry(self, runtime: str) -> Any:
         self._require_up()
+        self.asked_when += 1
         return super().next_expiry(runtime)
 
     def requests(self, runtime: str, **wanted: Any) -> Iterator[RequestRecord]:
@@ -99,6 +102,7 @@ def test_the_timer_rests_where_a_request_that_is_due_cannot_be_read(
     make: Make, store: Looked, path: Path, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     rt = make(expire_requests=True)
+    until(lambda: store.asked_when)  # as soon as there is a runtime
     damaged, _ = park(rt, 2)
     first, second = (rt.future_result(rt.handle(f"root/a.{n}")) for n in (1, 2))
     spoil(path, "UPDATE toolnexus_request SET body = '!' || body WHERE name = ?", damaged)
@@ -188,3 +192,18 @@ def test_one_that_cannot_be_settled_keeps_no_other(
     store.refused = set()
     assert rt.expire_due() == (refused,)
     assert rt.wait_on(rt.handle("root/a.1"), LIMIT).text == "end"
+
+
+def test_the_timer_knows_of_what_was_open_before(
+    make: Make, store: Looked, clock: VirtualClock
+) -> None:
+    """Also where nobody asks this runtime for anything."""
+    first = make()
+    park(first, 1)
+    first.close()
+    rt = make(expire_requests=True)
+    clock.wait_parked(1)
+    clock.advance(MINUTE)
+    until(lambda: rt.pending() == ())
+    assert rt.wait_on(rt.handle("root/a.1"), LIMIT).text == "end"
+    assert store.looks == 1

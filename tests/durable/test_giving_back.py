@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.conftest import LIMIT
+from tests.durable.hooked import HookedStore, claim_only, fails
 from tests.durable.test_one_process_after_another import PAYER, pay
 from tests.runtime.support import within
 from toolnexus import AgentDef, AgentRuntime, Answer, ConfigError, StoreError, tool
-from toolnexus.stores import MemoryStore
-from toolnexus.stores.records import Claim, RunChange
 from toolnexus.testing import ScriptedLlm, text, tool_call
 
 Make = Callable[..., AgentRuntime]
@@ -22,35 +21,13 @@ LONG_MS = 600_000
 OTHERS = AgentDef("other", model="o")
 
 
-class Unsound(MemoryStore):
-    """A store that fails when it is told to, once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fails_to_write = False
-        self.claims_and_fails = False
-
-    def write(self, runtime: str, changes: Sequence[RunChange]) -> tuple[str, ...]:
-        if self.fails_to_write:
-            self.fails_to_write = False
-            raise StoreError("no room")
-        return super().write(runtime, changes)
-
-    def claim(self, runtime: str, claims: Sequence[Claim]) -> bool:
-        is_recorded = super().claim(runtime, claims)
-        if self.claims_and_fails:
-            self.claims_and_fails = False
-            raise StoreError("nobody knows")
-        return is_recorded
+@pytest.fixture
+def store() -> HookedStore:
+    return HookedStore()
 
 
 @pytest.fixture
-def store() -> Unsound:
-    return Unsound()
-
-
-@pytest.fixture
-def make(make_runtime: Make, store: Unsound) -> Make:
+def make(make_runtime: Make, store: HookedStore) -> Make:
     def made(*agents: AgentDef, **options: Any) -> AgentRuntime:
         return make_runtime(*agents, store=store, lease_ms=LONG_MS, **options)
 
@@ -65,13 +42,13 @@ def parked(rt: AgentRuntime) -> Answer:
 
 
 def test_a_write_fails_right_after_an_answer(
-    make: Make, llm: ScriptedLlm, store: Unsound
+    make: Make, llm: ScriptedLlm, store: HookedStore
 ) -> None:
     llm.say("m", tool_call("pay", {"amount": 5}), text("done"))
     rt = make(PAYER)
     answer = parked(rt)
-    store.fails_to_write = True
-    with pytest.raises(StoreError, match="no room"):
+    store.before["write"] = fails
+    with pytest.raises(StoreError, match="nobody knows"):
         within(rt.resume, answer)
     assert rt.recover() == ("root/payer.1",)
     assert rt.wait_on(rt.handle("root/payer.1"), LIMIT).text == "done"
@@ -79,7 +56,7 @@ def test_a_write_fails_right_after_an_answer(
 
 @pytest.mark.parametrize("is_at_work", [False, True])
 def test_an_answer_waits_for_a_process_that_knows_the_agent(
-    make: Make, llm: ScriptedLlm, store: Unsound, is_at_work: bool
+    make: Make, llm: ScriptedLlm, store: HookedStore, is_at_work: bool
 ) -> None:
     llm.say("m", tool_call("pay", {"amount": 5}), text("done"))
     llm.say("o", text("mine").held_by(go := threading.Event()))
@@ -88,9 +65,7 @@ def test_an_answer_waits_for_a_process_that_knows_the_agent(
     if is_at_work:  # its leases are renewed
         old.wake(old.spawn(old.root, "other").handle, "go")
         llm.wait_asked("o")
-    store.claims_and_fails = True
-    with pytest.raises(StoreError, match="nobody knows"):
-        new.resume(answer)
+    claim_only(store, answer.id, **answer.to_dict())
     assert old.recover() == ()
     assert new.recover() == ("root/payer.1",)
     assert new.wait_on(new.handle("root/payer.1"), LIMIT).text == "done"

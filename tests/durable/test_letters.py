@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from tests.conftest import LIMIT
+from tests.durable.hooked import HookedStore, fails
 from tests.runtime.support import Make, in_thread, within
 from toolnexus import (
     AgentDef,
@@ -23,24 +23,23 @@ from toolnexus import (
 )
 from toolnexus.runtime import tree as trees
 from toolnexus.stores import MemoryStore
-from toolnexus.stores.records import Claim, Mail
+from toolnexus.stores.records import Mail
 from toolnexus.testing import ScriptedLlm, text, tool_call
 
 
-class Watched(MemoryStore):
-    """A store with something to do after each claim, and before each look for letters."""
-
-    after_claim: Callable[[], object] = staticmethod(lambda: None)
-    before_mail: Callable[[], object] = staticmethod(lambda: None)
-
-    def claim(self, runtime: str, claims: Sequence[Claim]) -> bool:
-        has_won = super().claim(runtime, claims)
-        self.after_claim()
-        return has_won
-
-    def mail(self, runtime: str, run_id: str) -> Mail:
-        self.before_mail()
-        return super().mail(runtime, run_id)
+def nonsense(handle_id: str) -> list[Any]:
+    """Return letters that cannot be followed."""
+    return [
+        *({}, 7, None, [], {"verb": "close"}, {"verb": "interrupt", "handle": 7}),
+        {"verb": "close", "handle": handle_id},
+        {"verb": "close", "handle": handle_id, "force": 1, "reason": None},
+        {"verb": "close", "handle": handle_id, "force": True, "reason": 7},
+        {"verb": "interrupt", "handle": {}},
+        {"verb": [], "handle": handle_id},
+        {"verb": "post", "handle": handle_id},
+        {"verb": "post", "handle": handle_id, "item": {"sender": 1}},
+        {"verb": "unknown", "handle": handle_id},
+    ]
 
 
 @tool
@@ -86,7 +85,7 @@ def test_a_letter_that_makes_no_sense_keeps_no_run_from_going_on(
     handle = first.spawn(first.root, "a").handle
     first.wake(handle, "go")
     assert inside.wait(LIMIT)
-    for letter in ({}, 7, {"verb": "close"}, {"verb": "interrupt", "handle": 7}):
+    for letter in nonsense(handle.id):
         store.send("default", handle.id, letter)
     first.close(force=True)
     second = make_runtime(AgentDef("a", tools=[stay]), store=store)
@@ -95,6 +94,24 @@ def test_a_letter_that_makes_no_sense_keeps_no_run_from_going_on(
     assert second.post(second.handle(handle.id), InboxItem("x", "note", "hello")).ok
     assert store.mail("default", handle.id) == Mail()
     go.set()
+
+
+def test_a_letter_that_makes_no_sense_keeps_none_behind_it_from_being_obeyed(
+    make_runtime: Make, llm: ScriptedLlm
+) -> None:
+    llm.say("m", tool_call("pay"))
+    store = MemoryStore()
+    agent = AgentDef("a", tools=[pay])
+    rt, other = make_runtime(agent, store=store), make_runtime(agent, store=store)
+    handle = rt.spawn(rt.root, "a").handle
+    assert rt.run_turn(handle, "go").status == "pending"
+    for letter in nonsense(handle.id):
+        store.send("default", handle.id, letter)
+    store.send("default", handle.id, {"verb": "interrupt", "handle": handle.id})
+    assert other.post(other.handle(handle.id), InboxItem("x", "note", "hello")).ok
+    assert store.mail("default", handle.id) == Mail()
+    assert handle.state is State.IDLE
+    assert handle.inbox[0].text == "hello"
 
 
 def test_letters_that_cannot_be_looked_for_undo_nothing_that_is_written(
@@ -107,15 +124,11 @@ def test_letters_that_cannot_be_looked_for_undo_nothing_that_is_written(
         """Stay."""
         inside.set()
         assert go.wait(LIMIT)
-        store.before_mail = fail
+        store.before["mail"] = fails
         return "stayed"
 
-    def fail() -> None:
-        store.before_mail = lambda: None
-        raise StoreError("not now")
-
     llm.say("m", tool_call("stay"), text("first"), text("second"))
-    store = Watched()
+    store = HookedStore()
     rt = make_runtime(AgentDef("a", tools=[stay]), store=store, max_workers=2)
     other = make_runtime(AgentDef("a", tools=[stay]), store=store)
     handle = rt.spawn(rt.root, "a").handle
@@ -158,38 +171,63 @@ def test_an_interrupt_from_elsewhere_stops_what_it_has_met_and_nothing_later(
     assert handle.state is State.SUSPENDED
 
 
+class Secretive:
+    """An agent that asks for a word which nobody else may hear."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def agent(self) -> AgentDef:
+        schema = {
+            "type": "object",
+            "properties": {"word": {"type": "string", "secret": True}},
+            "required": ["word"],
+        }
+
+        @tool
+        def enter(ctx: ToolContext) -> ToolResult:
+            """Enter."""
+            if ctx.answer is None:
+                return ToolResult.pending(Request("form", "The word?", data={"schema": schema}))
+            self.heard.append(ctx.answer.secret("word"))
+            return ToolResult.ok("in")
+
+        return AgentDef("a", tools=[enter])
+
+
+def test_a_secret_whose_answer_was_not_recorded_is_not_given(
+    make_runtime: Make, llm: ScriptedLlm
+) -> None:
+    llm.say("m", tool_call("enter"), text("done"))
+    store, secretive = HookedStore(), Secretive()
+    rt = make_runtime(secretive.agent(), store=store)
+    handle = rt.spawn(rt.root, "a").handle
+    pending = rt.run_turn(handle, "go").pending
+    assert pending is not None
+    store.before["claim"] = fails
+    with pytest.raises(StoreError):
+        rt.resume(Answer(pending.id, ok=True, data={"word": "mistyped"}))
+    within(rt.resume, Answer(pending.id, ok=True, data={"word": "open sesame"}))
+    assert rt.wait_on(handle, LIMIT).text == "done"
+    assert secretive.heard == ["open sesame"]
+
+
 def test_a_secret_is_there_before_its_tool_can_be_given_it(
     make_runtime: Make, llm: ScriptedLlm
 ) -> None:
-    heard: list[Any] = []
-    schema = {
-        "type": "object",
-        "properties": {"word": {"type": "string", "secret": True}},
-        "required": ["word"],
-    }
-
-    @tool
-    def enter(ctx: ToolContext) -> ToolResult:
-        """Enter."""
-        if ctx.answer is None:
-            return ToolResult.pending(Request("form", "The word?", data={"schema": schema}))
-        heard.append(ctx.answer.secret("word"))
-        return ToolResult.ok("in")
-
     llm.say("m", tool_call("enter"), text("done"))
-    store = Watched()
-    rt = make_runtime(AgentDef("a", tools=[enter]), store=store)
+    store, secretive = HookedStore(), Secretive()
+    rt = make_runtime(secretive.agent(), store=store)
     handle = rt.spawn(rt.root, "a").handle
     pending = rt.run_turn(handle, "go").pending
     assert pending is not None
     ended = rt.future_result(handle)
+    item = InboxItem("x", "y", "z")
     # Any verb from another thread takes the run, and with it what has come for it.
-    store.after_claim = lambda: in_thread(rt.post, handle, InboxItem("x", "y", "z")).result(
-        LIMIT
-    )
+    store.after["claim"] = lambda: in_thread(rt.post, handle, item).result(LIMIT)
     within(rt.resume, Answer(pending.id, ok=True, data={"word": "open sesame"}))
     assert ended.result(LIMIT).text == "done"
-    assert heard == ["open sesame"]
+    assert secretive.heard == ["open sesame"]
 
 
 def test_ctrl_c_in_the_midst_of_a_step_leaves_no_run_in_limbo(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import LIMIT
+from tests.durable.hooked import HookedStore, fails
 from tests.runtime.streams import until
 from tests.runtime.support import within
 from toolnexus import AgentDef, AgentRuntime, Budget, StoreError
 from toolnexus.clock import RealClock
-from toolnexus.stores import MemoryStore, SqliteStore
+from toolnexus.stores import MemoryStore
 from toolnexus.testing import ScriptedLlm, call, text, tool_calls
 
 Make = Callable[..., AgentRuntime]
@@ -75,28 +75,16 @@ def test_turns_that_cannot_all_go_on_take_up_no_place(
     assert second.wait_on(second.handle("root/boss.1"), LIMIT).text == "done"
 
 
-class Unsure(SqliteStore):
-    """A store whose connection breaks in the commit of one `take`."""
-
-    is_sound = True
-
-    def take(self, *args: Any, **more: Any) -> Any:
-        taken = super().take(*args, **more)
-        if self.is_sound:
-            return taken
-        self.is_sound = True
-        raise StoreError("nobody knows")
-
-
 def test_a_lease_that_was_given_in_a_call_that_failed_is_given_back(
-    make_runtime: Make, llm: ScriptedLlm, tmp_path: Path
+    make_runtime: Make, llm: ScriptedLlm
 ) -> None:
     """Also where the process has no other run, and long before the lease runs out."""
-    unsure, store = Unsure(tmp_path / "runs.db"), SqliteStore(tmp_path / "runs.db")
+    store = MemoryStore()
+    unsure = HookedStore(store)
     llm.say("m", text("done"))
     first = make_runtime(AgentDef("a"), store=unsure, lease_ms=LONG_MS)
     handle = first.spawn(first.root, "a").handle
-    unsure.is_sound = False
+    unsure.after["take"] = fails
     with pytest.raises(StoreError, match="nobody knows"):
         first.run_turn(handle, "go")
     second = make_runtime(AgentDef("a"), store=store, lease_ms=LONG_MS)

@@ -9,7 +9,8 @@ from typing import Final
 
 from toolnexus.deadlines import Deadlines
 from toolnexus.errors import StoreError
-from toolnexus.runtime.answers import Answers, Begun
+from toolnexus.runtime.answers import Answers
+from toolnexus.runtime.begun import Begun
 from toolnexus.runtime.book import OpenRequest
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.handle import PendingRequest
@@ -81,6 +82,11 @@ class Announcing:
         finally:
             with self._lock:
                 self._being_told.discard(request_id)
+
+    def watch_soon(self) -> None:
+        """Do what `watch` does, on a thread of the timer's own."""
+        if self._core.options.expire_requests:
+            self._deadlines.call_at(self._core.clock.monotonic(), self.watch)
 
     def watch(self) -> None:
         """Let the timer go off when the next request expires, where the host asked for one."""

@@ -20,6 +20,7 @@ from toolnexus.grants import is_under
 from toolnexus.results import TaskResult
 from toolnexus.runtime import ledger
 from toolnexus.runtime.audit import How
+from toolnexus.runtime.begun import Begun
 from toolnexus.runtime.book import Accepted, OpenRequest, Place
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
@@ -42,23 +43,6 @@ if TYPE_CHECKING:
     from toolnexus.runtime.options import Authorize
 
 logger = logging.getLogger(__name__)
-
-
-@attrs.frozen
-class Begun:
-    """A handle that an answer went to, and the run that this has started, if any.
-
-    Attributes:
-        handle_id: The handle.
-        run: None where one is under way already, or nothing was to be done.
-        request_id: The request, where another process sees the answer through.
-        is_taken: Whether the call has taken the answer just now.
-    """
-
-    handle_id: str
-    run: Run | None
-    request_id: str | None = None
-    is_taken: bool = False
 
 
 class Answers:
@@ -149,7 +133,7 @@ class Answers:
             if run is None:
                 is_open = core.pending_of_locked(handle) is not None
                 return core.result_locked(handle, End("pending")) if is_open else last
-        self.see_through([Begun(handle.id, run)])
+        self.see_through([Begun(handle.id, run, tree=handle._tree)])
         result = handle.last_result
         assert result is not None  # noqa: S101 - the run has ended
         return result
@@ -270,13 +254,13 @@ class Answers:
         if running is not None and running.turn is not None:
             # A replay for an earlier answer is under way; it looks again before it parks.
             running.turn.answer(place.index, answer)
-            return Begun(handle.id, None, is_taken=True)
+            return Begun(handle.id, None, is_taken=True, tree=handle._tree)
         halted = handle._parked
         assert halted is not None  # noqa: S101 - its request is open
         run = self._settling.replay_locked(handle, halted, effects, is_awaited=True)
         assert run.turn is not None  # noqa: S101 - a replay has its turn
         run.turn.answer(place.index, answer)
-        return Begun(handle.id, run, is_taken=True)
+        return Begun(handle.id, run, is_taken=True, tree=handle._tree)
 
     def _again_locked(self, accepted: Accepted, effects: Effects) -> list[Begun]:
         """A known answer executes nothing, but a turn that failed on its way goes on."""
@@ -308,7 +292,6 @@ class Answers:
             StoreError: A run could not be written, and goes on elsewhere or by `recover`.
         """
         keeper = self._core.keeper
-        trees = [] if keeper is None else keeper.trees_of(one.handle_id for one in begun)
         runs = [one.run for one in begun if one.run is not None]
         for other in runs[1:]:
             self._waiting.give_to_workers(other)
@@ -320,9 +303,9 @@ class Answers:
         for one in begun:
             self._wait_for_line(one.handle_id)
             if one.request_id is not None and self.stored is not None:
-                self.stored.wait_elsewhere(one.handle_id, one.request_id)
+                self.stored.wait_elsewhere(one.handle_id, one.request_id, one.turns)
         if keeper is not None:
-            keeper.require_kept(trees)
+            keeper.require_kept([one.tree for one in begun if one.tree is not None])
 
     def _wait_for_line(self, handle_id: str) -> None:
         if _is_below_this_thread(handle_id):

@@ -137,7 +137,7 @@ class Archive:
         found = self._store.load_handle(self._name, handle_id)
         if found is None:
             return ()
-        with reading(handle_id):
+        with reading(f"the record of {handle_id}"):
             return tuple(posted_of(post).item for post in found.posts.values())
 
     def grants(self) -> list[Grant]:
@@ -161,13 +161,13 @@ class Archive:
         if record.state == State.SUSPENDED.value:
             request = self.first_open(handle.id)
             return None if request is None else self._pending_result(handle, head, request)
-        with reading(handle.id):
+        with reading(f"the record of {handle.id}"):
             last = restored_result(head, transcript_of(head, found.messages))
         return last or (CLOSED if record.state == State.CLOSED.value else None)
 
     def _view(self, record: HandleRecord) -> HandleView:
         head: Any = readable_head(record)
-        with reading(record.id):
+        with reading(f"the record of {record.id}"):
             state = State(record.state)
             return HandleView(
                 id=record.id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -12,7 +13,7 @@ from toolnexus.clock import RealClock, Signal
 from toolnexus.errors import StoreError
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.keeping import Keeper
-from toolnexus.runtime.tree import NotHeld, Tree
+from toolnexus.runtime.tree import NotHeld
 from toolnexus.threads import OwnThread, wrapped
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ _real: Final = RealClock()
 class Beating:
     """Renews leases, and sees to letters. One thread, started when there is a lease."""
 
-    def __init__(self, core: Core, keeper: Keeper, collect: Callable[[Tree], object]) -> None:
+    def __init__(self, core: Core, keeper: Keeper, collect: Callable[[str], object]) -> None:
         self._core = core
         self._keeper = keeper
         self._collect = collect
@@ -105,8 +106,6 @@ class Beating:
 
     def _beat(self, *, is_due: bool) -> None:
         keeper = self._keeper
-        if is_due:
-            keeper.owing.pay()
         mine = keeper.open_trees()
         if mine or keeper.owing:
             if is_due:
@@ -114,10 +113,12 @@ class Beating:
             owned = keeper.store.owned(keeper.name, keeper.owner)
             lost = [one for one in mine if one.run_id not in owned]
             if lost:
-                self._aside("lost", lambda: keeper.lose(lost))
+                self._aside("lost", lambda: keeper.losing.lose(lost))
             named = [one.run_id for one in mine if owned.get(one.run_id)]
             for run_id in (*named, *keeper.owing.strays(owned)):
                 self._aside(run_id, partial(self._see_to, run_id))
+        if is_due and keeper.owing:
+            self._aside("owed", keeper.owing.pay)  # a store that fails may take its time
         if keeper.elsewhere.is_watched:
             self._aside("", keeper.elsewhere.look)
 
@@ -150,11 +151,5 @@ class Beating:
             logger.exception("what has come cannot be seen to now")
 
     def _see_to(self, run_id: str) -> None:
-        try:
-            tree = self._keeper.pin(run_id)
-        except NotHeld:
-            return
-        try:
-            self._collect(tree)
-        finally:
-            self._keeper.unpin(tree)
+        with suppress(NotHeld):
+            self._collect(run_id)

@@ -29,6 +29,10 @@ _ANSWERED_KEPT: Final = 4_096
 """Accepted answers remembered, so that a second delivery is known for what it is."""
 
 
+_CLOSED_KEPT: Final = 64
+"""When so many requests are open no more that could expire, they are forgotten."""
+
+
 @attrs.frozen
 class Place:
     """A call that waits: its handle, and its position in that handle's message."""
@@ -122,7 +126,7 @@ class RequestBook:
             entry = self._open[request.id] = OpenRequest(request, (place,))
             opened.append(entry)
             if request.expires_at is not None:
-                heapq.heappush(self._expiring, (request.expires_at, request.id))
+                self._expire(request.id, request.expires_at)
             if login is not None:
                 self._logins[login] = request.id
         return attrs.evolve(parked, calls=tuple(calls)), opened
@@ -270,6 +274,12 @@ class RequestBook:
         )
         if len(self._answered) > _ANSWERED_KEPT:
             self._answered.popitem(last=False)
+
+    def _expire(self, request_id: str, at: datetime) -> None:
+        heapq.heappush(self._expiring, (at, request_id))
+        if len(self._expiring) > 2 * len(self._open) + _CLOSED_KEPT:
+            self._expiring = [one for one in self._expiring if one[1] in self._open]
+            heapq.heapify(self._expiring)
 
     def _close(self, found: OpenRequest) -> None:
         request = found.request

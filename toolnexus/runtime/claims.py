@@ -112,13 +112,13 @@ class Claims:
         if not hidden:
             return keeper.store.claim(keeper.name, claims)
         with keeper.sealing:
-            # What is there is of an answer that was first.
-            fresh = [pair for pair in hidden if vault.get(pair[0].id) is None]
-            for request, answer in fresh:
+            before = {request.id: vault.get(request.id) for request, _ in hidden}
+            for request, answer in hidden:
                 sealed(request, answer, vault)
+            # Where this fails they stay: the answer may have been recorded for all that.
             is_recorded = keeper.store.claim(keeper.name, claims)
             if not is_recorded:
-                vault.drop(request.id for request, _ in fresh)
+                vault.restore(before)
         return is_recorded
 
     def expire_due(self) -> list[Found]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Final
 
+from toolnexus.checkpoint import CallState
 from toolnexus.client.turn import Turn, settled_checkpoint
 from toolnexus.clock import Clock, RealClock, Signal
 from toolnexus.runtime.core import Core
@@ -17,6 +18,8 @@ from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause, State
 
 logger = logging.getLogger(__name__)
+
+_NOTHING: Final[Mapping[str, Sequence[CallState]]] = {}
 
 _GRACE_SECONDS: Final = 0.05
 """How long an interrupted turn has to unwind by itself: an aborted request takes under a
@@ -195,11 +198,24 @@ class Closing:
             top = top.parent
         return top
 
-    def _below_locked(self, top: Handle) -> list[Handle]:
+    def reached_locked(
+        self, handle: Handle, halted: Mapping[str, Sequence[CallState]]
+    ) -> list[Handle]:
+        """Return whom an interrupt of `handle` ends.
+
+        Args:
+            handle: In a run that has just been taken.
+            halted: The calls of turns that were left under way, by handle id.
+        """
+        return self._below_locked(self._top_locked(handle), halted)
+
+    def _below_locked(
+        self, top: Handle, halted: Mapping[str, Sequence[CallState]] = _NOTHING
+    ) -> list[Handle]:
         """Return `top` and, through their unfinished calls, everybody who works for it."""
         found = [top]
         for one in found:
-            for call in self._core.calls_locked(one):
+            for call in halted.get(one.id) or self._core.calls_locked(one):
                 child = self._core.handles.get(call.child or "")
                 if child is not None and call.status != "done":
                     found.append(child)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from toolnexus.checkpoint import CallState
 from toolnexus.errors import ToolnexusError, UnknownRequest
-from toolnexus.runtime.answers import Answers, Begun
+from toolnexus.runtime.answers import Answers
+from toolnexus.runtime.begun import Begun
 from toolnexus.runtime.claims import Claims, Found
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.handle import PendingRequest
@@ -82,8 +83,13 @@ class StoredAnswers:
             try:
                 tree, mail = self._keeper.pin_unread(run_id_of(handle_id), takes_busy=True)
             except HeldElsewhere:
-                elsewhere = Begun(handle_id, None, found.asked.record.id, is_taken=True)
+                request_id = found.asked.record.id
+                elsewhere = Begun(handle_id, None, request_id, is_taken=True, turns=found.turns)
                 begun.append(elsewhere)
+                continue
+            except RuntimeClosed:
+                # The answer is recorded all the same.
+                begun.append(Begun(handle_id, None, is_taken=True))
                 continue
             try:
                 started = self._letters.take(tree, mail)
@@ -91,7 +97,7 @@ class StoredAnswers:
                 if not started:
                     with self._core.deciding() as effects:
                         run = self._answers.retry_locked(handle_id, found.turns, effects)
-                    begun.append(Begun(handle_id, run))
+                    begun.append(Begun(handle_id, run, tree=tree))
             finally:
                 self._keeper.unpin(tree)
         if found.claim is not None and not any(one.is_taken for one in begun[before:]):
@@ -107,13 +113,13 @@ class StoredAnswers:
         if outcome in ("cancelled", "superseded"):
             raise UnknownRequest(request_id, outcome=outcome)
 
-    def wait_elsewhere(self, handle_id: str, request_id: str) -> None:
+    def wait_elsewhere(self, handle_id: str, request_id: str, turns: frozenset[str]) -> None:
         """Wait until another process has seen an answer through; do it here if that ends.
 
         Where this runtime is closed meanwhile, the answer is recorded all the same.
         """
         elsewhere = self._keeper.elsewhere
-        while elsewhere.is_under_way(handle_id, request_id):
+        while elsewhere.is_under_way(handle_id, request_id, turns):
             try:
                 begun = self._letters.see_to(run_id_of(handle_id))
             except HeldElsewhere:
@@ -122,4 +128,6 @@ class StoredAnswers:
             except RuntimeClosed:
                 return
             self._answers.see_through([*begun, Begun(handle_id, None)])
+            if not begun:
+                elsewhere.wait_a_little()  # another thread here is about to do it
         self._require_taken(request_id)

@@ -87,7 +87,9 @@ class Core:
             raise
         effects.perform()
 
-    def holding(self, handle: Handle, *, to_stop: bool = False) -> AbstractContextManager[None]:
+    def holding(
+        self, handle: Handle, *, to_stop: str | None = None
+    ) -> AbstractContextManager[None]:
         """Have the run of `handle` in this process meanwhile. See `Keeper.holding`."""
         if self.keeper is None:
             return nullcontext()

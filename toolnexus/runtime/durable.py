@@ -17,11 +17,19 @@ from toolnexus.runtime.closing import Closing
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.handle import Ack, Handle
 from toolnexus.runtime.keeping import Keeper
-from toolnexus.runtime.letters import CLOSE, INTERRUPT, POST, Letters
+from toolnexus.runtime.letters import POST, Letters
 from toolnexus.runtime.recovering import Recovering
 from toolnexus.runtime.state import State
-from toolnexus.runtime.tree import HeldElsewhere, RuntimeClosed, run_id_of
+from toolnexus.runtime.tree import (
+    CLOSE,
+    INTERRUPT,
+    HeldElsewhere,
+    RuntimeClosed,
+    Tree,
+    run_id_of,
+)
 from toolnexus.stores.opening import open_store
+from toolnexus.stores.records import Mail
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +61,13 @@ class Durable:
         self._recovering = recovering
         self._announcing = announcing
         self._beating = Beating(core, keeper, letters.collect)
-        keeper.collect = letters.collect
+        keeper.take_letters = letters.take
+        keeper.hand_over = letters.hand_over
         keeper.go_on = recovering.go_on
         keeper.on_open = self._beating.start
+
+        # What is open in the store may expire though nothing is asked here.
+        announcing.watch_soon()
 
     def after_fork(self) -> None:
         """In a forked child: whatever ran is the parent process's."""
@@ -64,9 +76,15 @@ class Durable:
 
     def recover(self) -> tuple[str, ...]:
         """Take over what was left in the middle. See `AgentRuntime.recover`."""
-        taken = self._recovering.recover(self._letters.collect)
-        self._announcing.announce_again()
+        taken = self._recovering.recover(self._collect)
+        try:
+            self._announcing.announce_again()
+        except StoreError as error:
+            logger.warning("who waits for an answer cannot be told again now: %s", error)
         return taken
+
+    def _collect(self, tree: Tree, mail: Mail | None) -> None:
+        self._letters.hand_over(self._letters.take(tree, mail))
 
     # -- what is asked of a run that another process has --------------------------------------
 
@@ -105,7 +123,7 @@ class Durable:
         # Once more here when the other process has let go: it has done so, or has died.
         while True:
             try:
-                with self._core.holding(handle, to_stop=True):
+                with self._core.holding(handle, to_stop=CLOSE):
                     return closing.close(handle, force=force, reason=reason)
             except HeldElsewhere:
                 self._keeper.elsewhere.wait_a_little()

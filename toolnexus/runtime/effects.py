@@ -143,21 +143,21 @@ class Effects:
         if self._told and failure is None:
             calls += self._told
         ending = (_call_all(calls) if calls else None) or ending
-        if ending is not None and ending is not failure:
+        is_ended = ending is not None and ending is not failure
+        if is_ended or stopped is not None:
             for run in self._promised:
                 run.is_awaited = False
-                if run.is_started:
+                if run.is_started and not run.is_over:
                     self._submit(run)
+        if ending is not None:
             raise ending
-        if failure is not None:
-            raise failure
 
     def _write(self, stopped: BaseException | None) -> BaseException | None:
         if self._keeper is None:
             return None
         try:
             if stopped is not None and not isinstance(stopped, Exception):
-                self._keeper.give_up(self._touched, stopped)
+                self._keeper.losing.give_up(self._touched, stopped)
                 return stopped
             self._keeper.flush(self._touched)
         except BaseException as error:  # noqa: BLE001 - raised once everybody is told

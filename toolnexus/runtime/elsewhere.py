@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from concurrent.futures import Future
+from typing import Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 from toolnexus.clock import RealClock, Signal
+from toolnexus.errors import StoreError
+from toolnexus.results import TaskResult
 from toolnexus.runtime.archive import CLOSED, Archive
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.shells import Shells
 from toolnexus.runtime.state import State
-from toolnexus.runtime.stored import is_busy, readable_head
+from toolnexus.runtime.stored import is_busy, readable_head, turn_in
 from toolnexus.stores.base import RunStore
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.05
 """How often a process looks how far another one is."""
+
+# What nobody waits for any more is not kept.
+_Counts: TypeAlias = "WeakKeyDictionary[Future[TaskResult], int]"
 
 # Other processes' time is not virtual.
 _real: Final = RealClock()
@@ -30,39 +40,36 @@ class Elsewhere:
         self._archive = archive
         self._shells = shells
         self._name = core.options.name
-        # Handles whose results are waited for, each with how many it had by then. Guarded by
-        # the runtime's lock.
-        self._watched: dict[str, tuple[Handle, int]] = {}
+        # Handles whose results are waited for: each future with how many there had been when it
+        # was given. Guarded by the runtime's lock.
+        self._watched: dict[str, tuple[Handle, _Counts]] = {}
 
     @property
     def is_watched(self) -> bool:
         """Whether anybody waits for a result that another process may give."""
         return bool(self._watched)
 
-    def is_under_way(self, handle_id: str, request_id: str | None = None) -> bool:
-        """Whether a turn of a handle or of one above it is under way, or an answer on its way.
+    def is_under_way(self, handle_id: str, request_id: str, turns: frozenset[str]) -> bool:
+        """Whether an answer is on its way to a handle, or one of the turns it lets go on is.
 
         As the store has it: for runs of other processes.
         """
-        if request_id is not None:
-            request = self._store.request(self._name, request_id)
-            if request is not None and request.waits:
-                return True
+        request = self._store.request(self._name, request_id)
+        if request is not None and request.waits:
+            return True
         while "/" in handle_id:
             record = self._store.handle(self._name, handle_id)
-            if record is not None and is_busy(readable_head(record)):
+            head = {} if record is None else readable_head(record)
+            if is_busy(head) and turn_in(head).get("run") in turns:
                 return True
             handle_id = handle_id.rpartition("/")[0]
         return False
 
-    def watch_locked(self, handle: Handle) -> None:
-        """Tell the waiters of `handle` also of a result that it has in another process."""
-        if handle.parent is None:
-            return
-        known = self._watched.get(handle.id)
-        if known is None or len(handle._waiters or ()) < 2:
-            # Nobody else waits: what an earlier one has waited for may have come long ago.
-            self._watched[handle.id] = handle, handle._ends
+    def watch_locked(self, handle: Handle, future: Future[TaskResult]) -> None:
+        """Tell `future` also of a result that `handle` has in another process."""
+        if handle.parent is not None:
+            _, waiting = self._watched.setdefault(handle.id, (handle, WeakKeyDictionary()))
+            waiting[future] = handle._ends
 
     def give_up_locked(self, effects: Effects) -> None:
         """Tell everybody who waits that the runtime is closed."""
@@ -73,27 +80,42 @@ class Elsewhere:
     def look(self) -> None:
         """Tell the waiters of handles what these came to in other processes."""
         with self._core.lock:
-            for handle_id, (handle, _) in list(self._watched.items()):
-                if not handle._waiters:
-                    del self._watched[handle_id]
-            watched = list(self._watched.values())
-        for handle, ends in watched:
-            if handle._tree is None:
-                self._look_at(handle, ends)
+            watched = [handle for handle, _ in self._watched.values()]
+        for handle in watched:
+            try:
+                self._look_at(handle)
+            except StoreError as error:  # it hides nothing of the others
+                logger.warning("what became of %s cannot be seen now: %s", handle.id, error)
 
-    def _look_at(self, handle: Handle, ends: int) -> None:
+    def _look_at(self, handle: Handle) -> None:
+        if not self._waiting_for(handle) or handle._tree is not None:
+            return
         record = self._store.handle(self._name, handle.id)
         is_over = record is None or record.state == State.CLOSED.value
         if record is not None:
             self._shells.refresh(handle, record)
-        if handle._ends == ends and not is_over:
+        if not is_over and not self._waiting_for(handle, handle._ends):
             return
         result = self._archive.standing(handle)
         if result is None:
             return  # it goes on already, or its question is answered
         with self._core.deciding() as effects:
-            if handle._tree is None:
-                self._core.settle_waiters_locked(handle, result, effects)
+            if handle._tree is not None:
+                return
+            for future in self._waiting_for(handle, None if is_over else handle._ends):
+                self._core.forget_future_locked(handle, future)
+                effects.settle(future, result)
+            self._core.tell_watchers_locked(handle, effects)
+
+    def _waiting_for(self, handle: Handle, ends: int | None = None) -> list[Future[TaskResult]]:
+        """Return who waits for a result; with `ends`, those for whom one of so many is new."""
+        with self._core.lock:
+            _, waiting = self._watched.get(handle.id, (handle, WeakKeyDictionary()))
+            for future in [one for one in list(waiting) if one not in (handle._waiters or ())]:
+                del waiting[future]
+            if not waiting:
+                self._watched.pop(handle.id, None)
+            return [one for one, before in waiting.items() if before != ends]
 
     def wait_a_little(self) -> None:
         """Wait before another look at what another process does."""

@@ -1,4 +1,7 @@
-"""How a turn's prompt and inbox become one text that nothing in it can forge."""
+"""The inbox: what of it is written, and how it and a turn's prompt become one text.
+
+Nothing in that text can be forged.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Final
 
 import attrs
 
+from toolnexus.codec import JsonValue
 from toolnexus.messages import InboxItem
 from toolnexus.parts.part import Content
 
@@ -72,3 +76,20 @@ def _numbered(items: Sequence[InboxItem], start: int) -> list[str]:
 def _label(text: str) -> str:
     """Return `text` as one word that cannot close the bracket it stands in."""
     return "".join("_" if char in "[]=" or char.isspace() else char for char in text) or "_"
+
+
+def post_changes(
+    before: tuple[tuple[int, Posted], ...], now: tuple[tuple[int, Posted], ...]
+) -> dict[int, JsonValue | None]:
+    """Return what is to be written where an inbox was one way and is another, by number."""
+    if before == now:
+        return {}
+    kept = {number for number, _ in now}
+    known = {number for number, _ in before}
+    changed: dict[int, JsonValue | None] = {
+        number: None for number in known if number not in kept
+    }
+    for number, posted in now:
+        if number not in known:
+            changed[number] = {**posted.item.to_dict(), "isTrusted": posted.is_trusted}
+    return changed

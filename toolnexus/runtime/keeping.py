@@ -16,12 +16,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from toolnexus.client.tracing import end_run
 from toolnexus.clock import RealClock
-from toolnexus.errors import LeaseLost, StoreError
-from toolnexus.messages import Status
+from toolnexus.errors import StoreError
 from toolnexus.runtime.admission import Admission
 from toolnexus.runtime.archive import Archive
 from toolnexus.runtime.book import RequestBook
@@ -30,14 +28,17 @@ from toolnexus.runtime.effects import Effects, lost_result
 from toolnexus.runtime.elsewhere import Elsewhere
 from toolnexus.runtime.handle import Handle
 from toolnexus.runtime.loading import Loading
+from toolnexus.runtime.losing import Losing
 from toolnexus.runtime.owing import Owing
 from toolnexus.runtime.questions import Questions
-from toolnexus.runtime.run import throw
 from toolnexus.runtime.shells import Shells
-from toolnexus.runtime.tree import RuntimeClosed, Step, Tree, run_id_of
+from toolnexus.runtime.tree import RuntimeClosed, Step, Stop, Tree, run_id_of
 from toolnexus.runtime.writing import Writing, steps_locked
 from toolnexus.stores.base import RunStore
 from toolnexus.stores.records import Lease, Mail
+
+if TYPE_CHECKING:
+    from toolnexus.runtime.begun import Begun
 
 GoOn: TypeAlias = Callable[[Effects], object]
 
@@ -70,8 +71,9 @@ class Keeper:
         self._loading = Loading(core, store, self.shells)
         # Returns what goes on with turns under way, to be called with the lock held.
         self.go_on: Callable[..., GoOn] = _not_wired
-        # Sees to what has come for a run: what is given, or else what the store has.
-        self.collect: Callable[..., object] = _not_wired
+        # See to what has come for a run, and leave what that starts to the workers.
+        self.take_letters: Callable[[Tree, Mail | None], list[Begun]] = _not_wired
+        self.hand_over: Callable[[Iterable[Begun]], object] = _not_wired
         # Is told that there are leases to be renewed.
         self.on_open: Callable[[], object] = _not_wired
         self._start()
@@ -97,14 +99,20 @@ class Keeper:
         self.trees: dict[str, Tree] = {}
         self.is_detached = False
         self.owing = Owing(self._core, self.store, self.trees)
+        self.losing = Losing(self._core, self._admission, self.shells, self.owing, self.trees)
 
     # -- taking a run, and giving it back -----------------------------------------------------
 
     @contextmanager
-    def holding(self, handle: Handle, *, to_stop: bool = False) -> Iterator[None]:
+    def holding(self, handle: Handle, *, to_stop: str | None = None) -> Iterator[None]:
         """Have the run of `handle` in memory, and let nobody else have it.
 
-        Where that is to stop it, its turns that were left under way do not go on.
+        What has come for it goes before what the caller is up to. Where that is to stop it,
+        nothing goes on before: no turn that was left under way, and none by an answer.
+
+        Args:
+            handle: Whose.
+            to_stop: `INTERRUPT` or `CLOSE`; None where nothing is to be stopped.
 
         Raises:
             HeldElsewhere: Somebody else has it.
@@ -114,33 +122,34 @@ class Keeper:
         if handle.parent is None:
             yield
             return
-        tree = self.pin(run_id_of(handle.id), stopping=handle.id if to_stop else None)
+        run_id, stopping = run_id_of(handle.id), Stop(to_stop, handle.id) if to_stop else None
+        tree, mail = self.pin_unread(run_id, takes_busy=bool(to_stop), stopping=stopping)
+        begun: list[Begun] = []
         try:
+            if mail is not None and (mail.answers or mail.signals):
+                begun += self.take_letters(tree, mail)
+            if not to_stop:
+                self.hand_over(begun)
             if handle._tree is not tree:
                 # It is closed, or was pruned: it is not among what was read.
                 self.shells.let_end(handle)
             yield
         finally:
+            if to_stop:
+                self.hand_over(begun)  # what was not stopped
             self.unpin(tree)
 
-    def pin(self, run_id: str, *, stopping: str | None = None) -> Tree:
-        """Have a run until `unpin`. See `holding`.
-
-        What has come for it goes before what the caller is up to, if it is taken now.
-        """
-        tree, mail = self.pin_unread(run_id, takes_busy=bool(stopping), stopping=stopping)
-        try:
-            if mail is not None and (mail.answers or mail.signals):
-                self.collect(tree, mail)
-        except BaseException:
-            self.unpin(tree)
-            raise
-        return tree
+    def collect(self, tree: Tree) -> None:
+        """See to what has come for a run, and leave what that starts to the workers."""
+        self.hand_over(self.take_letters(tree, None))
 
     def pin_unread(
-        self, run_id: str, *, takes_busy: bool = False, stopping: str | None = None
+        self, run_id: str, *, takes_busy: bool = False, stopping: Stop | None = None
     ) -> tuple[Tree, Mail | None]:
-        """Like `pin`, but see to nothing; also return what had come, if it was taken now."""
+        """Have a run until `unpin`; also return what had come for it, if it was taken now.
+
+        The caller sees to that before what it is up to. See `holding`.
+        """
         while True:
             with self._core.lock:
                 if self.is_detached:
@@ -157,7 +166,7 @@ class Keeper:
             if mail is not None:
                 return fresh, mail
 
-    def _opened(self, tree: Tree, *, takes_busy: bool, stopping: str | None) -> Mail | None:
+    def _opened(self, tree: Tree, *, takes_busy: bool, stopping: Stop | None) -> Mail | None:
         """Take a run and let it go on; None where another thread is at it by now."""
         effects = self._core.effects()
         try:
@@ -173,10 +182,10 @@ class Keeper:
             if tree.is_open:
                 self.unpin(tree)
             elif tree.pins and tree.fault is None:  # some of its turns may go on already
-                self.give_up([tree], error)
+                self.losing.give_up([tree], error)
             else:
                 with self._core.lock:
-                    self._forget_locked(tree)
+                    self.losing.forget_locked(tree)
             if self.owing:
                 self.on_open()
             raise
@@ -191,7 +200,7 @@ class Keeper:
             self.flush([tree])
 
     def _open(
-        self, tree: Tree, effects: Effects, *, takes_busy: bool, stopping: str | None
+        self, tree: Tree, effects: Effects, *, takes_busy: bool, stopping: Stop | None
     ) -> Mail:
         lease: Lease | None = None
         try:
@@ -251,12 +260,6 @@ class Keeper:
         with trees[count].writing:
             return self._write_held(trees, count + 1, fallout)
 
-    def give_up(self, trees: Iterable[Tree], error: BaseException) -> None:
-        """Drop runs in the midst of whose decision this thread was stopped."""
-        fallout = self._core.effects(is_written=False)
-        self._drop(list(trees), error, fallout)
-        fallout.perform()
-
     def _write(self, trees: list[Tree], fallout: Effects) -> list[Tree]:
         """Write; return the trees that stay because something has come for them."""
         core, steps = self._core, list[Step]()
@@ -279,7 +282,7 @@ class Keeper:
                 halfway = [one for one in self.trees.values() if not one.is_open]
             hit = {*halfway, *(one.tree for one in steps)}
             dropped = [one for one in trees if lost is not None or one in hit]
-            self._drop(dropped, error, fallout)
+            self.losing.drop(dropped, error, fallout)
             raise
         return [one.tree for one in steps if one.tree.run_id in kept]
 
@@ -291,7 +294,7 @@ class Keeper:
             if step.change.releases and step.tree.run_id in kept:
                 step.tree.is_open = True
             elif step.change.releases:
-                self._forget_locked(step.tree)
+                self.losing.forget_locked(step.tree)
 
     def has_work(self) -> bool:
         """Whether there is a lease to be renewed, or somebody waits for another process."""
@@ -301,70 +304,13 @@ class Keeper:
         """Return the runs that are this process's now."""
         return [one for one in list(self.trees.values()) if one.is_open]
 
-    def trees_of(self, handle_ids: Iterable[str]) -> list[Tree]:
-        """Return the runs of handles, as far as this process has them."""
-        with self._core.lock:
-            return [self.trees[one] for one in map(run_id_of, handle_ids) if one in self.trees]
-
     def require_kept(self, trees: Iterable[Tree]) -> None:
         """Raise a `StoreError` where a run was lost, and not because the runtime was closed."""
         lost = [one.fault for one in trees if one.fault is not None]
         if lost and not self.is_detached:
             raise StoreError(lost_result(lost[0]).text)
 
-    # -- losing one ---------------------------------------------------------------------------
-
-    def _drop(self, trees: list[Tree], error: BaseException, fallout: Effects) -> None:
-        """Give up what could not be written: for this process it is over."""
-        fault = error if isinstance(error, StoreError) else StoreError(f"stopped: {error!r}")
-        taken = error.run_ids if isinstance(error, LeaseLost) else ()
-        with self._core.lock:
-            for tree in trees:
-                if tree.fault is not None:
-                    continue
-                self._drop_locked(tree, fault, fallout)
-                if tree.lease is not None and tree.run_id not in taken:
-                    self.owing.add_locked(tree.lease)
-        logger.error("%s: %s", ", ".join(one.run_id for one in trees), fault)
-
-    def _drop_locked(
-        self, tree: Tree, fault: StoreError, effects: Effects, status: Status = "error"
-    ) -> None:
-        tree.fault, tree.is_open = fault, False
-        result = lost_result(fault, status)
-        for handle in tree.of_its_own():
-            run = handle._run
-            if run is not None:
-                run.is_over = run.is_stopping = True
-                effects.add(throw, run.cancel, "interrupted")
-                effects.add(end_run, run.span, "error", "StoreError")
-                if run.is_started and handle.depth == 1:
-                    self._admission.release_place_locked(handle.parent, effects)
-                elif handle.parent is not None:
-                    handle.parent.unqueue(run)
-            handle._run = None
-            handle._stale_runs = 0
-            self.shells.reopen_locked(handle)
-            self._core.settle_waiters_locked(handle, result, effects)
-        effects.leave(tree)  # it may have got the place of one that was dropped before it
-        self._forget_locked(tree)
-
-    def _forget_locked(self, tree: Tree) -> None:
-        """Have a run no more: what is left of its handles is their shells."""
-        if self.trees.get(tree.run_id) is tree:
-            del self.trees[tree.run_id]
-        tree.is_open = False
-        for handle in tree.of_its_own():
-            self._core.book.forget(handle)
-            self._core.detach_locked(handle)
-
-    def lose(self, trees: Iterable[Tree]) -> None:
-        """Drop runs that another process has taken over."""
-        fallout = self._core.effects(is_written=False)
-        with self._core.lock:
-            for tree in [one for one in trees if one.is_open]:
-                self._drop_locked(tree, LeaseLost((tree.run_id,)), fallout)
-        fallout.perform()
+    # -- the end ------------------------------------------------------------------------------
 
     def detach(self) -> None:
         """Have nothing any more: turns under way stop here, and go on from the store."""
@@ -379,7 +325,7 @@ class Keeper:
             with self._core.lock:
                 if tree.is_open or tree.fault is None:
                     closed = StoreError("the runtime was closed")
-                    self._drop_locked(tree, closed, fallout, "interrupted")
+                    self.losing.drop_locked(tree, closed, fallout, "interrupted")
             if is_mine:
                 tree.writing.release()
         with self._core.lock:

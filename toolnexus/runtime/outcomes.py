@@ -50,7 +50,7 @@ class Outcomes:
         self._look_up(handle)
         with core.deciding() as effects:
             future = core.new_future_locked(handle)
-            self.watch_locked(handle)
+            self.watch_locked(handle, future)
             future.help = lambda timeout: self._waiting.help(handle, future, timeout)
             if handle._state is State.CLOSED or (handle._is_closing and handle._run is None):
                 # This one only: others that wait are told when the closing is done.
@@ -83,7 +83,7 @@ class Outcomes:
                 standing, kept_in = self.standing_here_locked(handle), handle._tree
                 if standing is None:
                     future = self._core.new_future_locked(handle)
-                    self.watch_locked(handle)
+                    self.watch_locked(handle, future)
                     return future
             if kept_in is None or standing == written:
                 return standing
@@ -123,10 +123,10 @@ class Outcomes:
     def _is_here(self, handle: Handle) -> bool:
         return self._core.keeper is None or handle.parent is None or handle._tree is not None
 
-    def watch_locked(self, handle: Handle) -> None:
+    def watch_locked(self, handle: Handle, future: Future[TaskResult]) -> None:
         """Have the result told also where it comes in another process."""
         if self._core.keeper is not None:
-            self._core.keeper.elsewhere.watch_locked(handle)
+            self._core.keeper.elsewhere.watch_locked(handle, future)
             self._core.keeper.on_open()
 
     def standing_locked(self, handle: Handle) -> TaskResult | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import attrs
+
 from toolnexus import codec
 from toolnexus.grants import Grant, is_under
 from toolnexus.messages import Message
@@ -37,7 +39,8 @@ class Reading:
         core = self._core
         handle_id = handle if isinstance(handle, str) else core.own(handle).id
         if core.keeper is not None and handle_id != core.root.id:
-            return core.keeper.archive.view(handle_id)
+            view = core.keeper.archive.view(handle_id)
+            return None if view is None else self._as_here(view)
         with core.lock:
             if isinstance(handle, str):
                 found = core.find_locked(handle)
@@ -134,6 +137,13 @@ class Reading:
         """Say whether a kept trace line contains `fragment`."""
         return any(fragment in line for line in self.trace())
 
+    def _as_here(self, view: HandleView) -> HandleView:
+        """Return what a store says, and a turn that this process is about to write of."""
+        with self._core.lock:
+            here = self._core.handles.get(view.id)
+            is_busy = view.is_busy or (here is not None and here._run is not None)
+        return attrs.evolve(view, is_busy=is_busy)
+
     def _id_of(self, handle: Handle | str | None) -> str:
         if handle is None:
             return self._core.root.id
@@ -152,7 +162,7 @@ class Reading:
         core, inside = self._core, self._id_of(under)
         if core.keeper is not None:
             below = None if inside == core.root.id else inside
-            return tuple(core.keeper.archive.views(below))
+            return tuple(map(self._as_here, core.keeper.archive.views(below)))
         with core.lock:
             live = core.subtree_locked(core.root)[1:]
             found = [one for one in live if is_under(one.id, inside)]

@@ -20,7 +20,7 @@ from toolnexus.runtime.run import INTERRUPTED, End, Run
 from toolnexus.runtime.settling import Settling
 from toolnexus.runtime.state import Cause
 from toolnexus.runtime.stored import Halted
-from toolnexus.runtime.tree import HeldElsewhere, Tree
+from toolnexus.runtime.tree import CLOSE, HeldElsewhere, RuntimeClosed, Stop, Tree
 from toolnexus.stores.records import Mail
 
 logger = logging.getLogger(__name__)
@@ -45,31 +45,39 @@ class Recovering:
 
     def recover(self, collect: Callable[[Tree, Mail | None], object]) -> tuple[str, ...]:
         """Take over runs that were left in the middle. See `AgentRuntime.recover`."""
-        keeper, taken = self._keeper, []
+        keeper, taken = self._keeper, list[str]()
         keeper.owing.pay()
         for run_id in keeper.store.abandoned(keeper.name):
             try:
                 tree, mail = keeper.pin_unread(run_id, takes_busy=True)
             except HeldElsewhere:
                 continue  # another process was faster
+            except RuntimeClosed:
+                break
             except Exception:
                 logger.exception("%s cannot be recovered now", run_id)
                 continue
             taken.append(run_id)
             try:
-                collect(tree, mail)
+                self._see_to(tree, mail, collect)
             except Exception:
                 logger.exception("what has come for %s cannot be seen to now", run_id)
-            finally:
-                keeper.unpin(tree)
         return tuple(taken)
+
+    def _see_to(
+        self, tree: Tree, mail: Mail | None, collect: Callable[[Tree, Mail | None], object]
+    ) -> None:
+        try:
+            collect(tree, mail)
+        finally:
+            self._keeper.unpin(tree)
 
     def go_on(
         self,
         tree: Tree,
         halted: Sequence[tuple[Handle, Halted]],
         mail: Mail,
-        stopping: str | None,
+        stopping: Stop | None,
     ) -> Callable[[Effects], None]:
         """Return what lets the turns of a run go on, on the workers; to be called locked.
 
@@ -77,18 +85,19 @@ class Recovering:
             tree: The run.
             halted: Its turns.
             mail: What has come for it; turns that are to stop by that are at their end.
-            stopping: The handle for whose end it was taken; None where it goes on.
+            stopping: What it was taken for to be stopped; None where it goes on.
         """
         assert tree.lease is not None  # noqa: S101 - it was just taken
         limit = self._core.options.max_recoveries
         count = tree.lease.recoveries
         ending = [handle for handle, one in halted if one.is_closing]
         # Before the lock: tools say what becomes of calls that were in flight.
-        stopped = [*letters.stopping(mail), *([] if stopping is None else [stopping])]
+        stops = [*letters.stopping(mail), *([] if stopping is None else [stopping])]
+        stopped = self._stopped(tree, halted, stops) if stops else set[str]()
         ended, runs = list[Run](), list[Run]()
         for handle, one in halted:
             if not one.is_closing:
-                goes_on = not any(is_under(handle.id, above) for above in stopped)
+                goes_on = handle.id not in stopped
                 (runs if goes_on else ended).append(self._run(handle, one, goes_on=goes_on))
 
         def begin_locked(effects: Effects) -> None:
@@ -109,6 +118,26 @@ class Recovering:
                 self._admission.admit_locked(run, effects)
 
         return begin_locked
+
+    def _stopped(
+        self, tree: Tree, halted: Sequence[tuple[Handle, Halted]], stops: Sequence[Stop]
+    ) -> set[str]:
+        """Return the ids of the handles whose turns end here."""
+        calls = {
+            handle.id: one.checkpoint.calls
+            for handle, one in halted
+            if one.checkpoint is not None
+        }
+        found: set[str] = set()
+        with self._core.lock:
+            for stop in stops:
+                handle = tree.handles.get(stop.handle_id)
+                if stop.verb == CLOSE:
+                    found.update(i for i in tree.handles if is_under(i, stop.handle_id))
+                elif handle is not None:
+                    reached = self._closing.reached_locked(handle, calls)
+                    found.update(one.id for one in reached)
+        return found
 
     def _run(self, handle: Handle, halted: Halted, *, goes_on: bool) -> Run:
         saved = halted.checkpoint

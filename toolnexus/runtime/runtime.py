@@ -25,7 +25,7 @@ from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.reading import Reading
 from toolnexus.runtime.spawning import is_ancestor
 from toolnexus.runtime.state import State
-from toolnexus.runtime.tree import HeldElsewhere, NotHeld, RuntimeClosed
+from toolnexus.runtime.tree import CLOSE, INTERRUPT, HeldElsewhere, NotHeld, RuntimeClosed
 from toolnexus.suspension import Answer
 from toolnexus.wire.parts import prompt_content
 
@@ -239,7 +239,7 @@ class AgentRuntime(Reading, Housekeeping):
         """
         handle = self._core.own(handle)
         try:
-            with self._core.holding(handle, to_stop=True):
+            with self._core.holding(handle, to_stop=INTERRUPT):
                 self._closing.interrupt(handle)
         except HeldElsewhere:
             self._stored.interrupt(handle)
@@ -278,7 +278,7 @@ class AgentRuntime(Reading, Housekeeping):
 
     def _close(self, handle: Handle, *, force: bool, reason: str | None) -> None:
         try:
-            with self._core.holding(handle, to_stop=True):
+            with self._core.holding(handle, to_stop=CLOSE):
                 self._closing.close(handle, force=force, reason=reason)
         except HeldElsewhere:
             self._stored.close(handle, self._closing, force=force, reason=reason)

@@ -157,7 +157,7 @@ class Shells:
         with self._core.lock:
             if handle._tree is not None:
                 return
-            with reading(handle.id):
+            with reading(f"the record of {handle.id}"):
                 if has_news:
                     transcript = transcript_of(head, messages)
                     handle.last_result = restored_result(head, transcript)

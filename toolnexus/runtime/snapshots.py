@@ -15,7 +15,7 @@ from toolnexus.checkpoint import CallState, Checkpoint, tool_message
 from toolnexus.codec import JsonValue
 from toolnexus.messages import Message
 from toolnexus.runtime import ledger
-from toolnexus.runtime.inbox import Posted
+from toolnexus.runtime.inbox import Posted, post_changes
 from toolnexus.stores.records import HandleChange, Wait
 
 if TYPE_CHECKING:
@@ -75,12 +75,15 @@ def snapshot(handle: Handle, marks: Marks) -> Snapshot:
     """Return what has changed of `handle` since `marks`."""
     messages, calls, is_settled = _standing(handle)
     stamp = _stamp(handle)
-    head = None if _is_same(stamp, marks.stamp) else head_of(handle)
+    is_same = _is_same(stamp, marks.stamp)
+    if is_same and _rests(handle, marks):
+        return Snapshot(None, marks)  # there may be very many of these
+    head = None if is_same else head_of(handle)
     keep, told, results = _message_changes(marks, messages, () if is_settled else calls)
     call_rows, rows = _call_changes(marks, messages, calls, is_settled=is_settled)
     posts, next_post = _posts(handle, marks)
     waits = _waits(handle, calls)
-    changed_posts = _post_changes(marks.posts, posts)
+    changed_posts = post_changes(marks.posts, posts)
     new = Marks(stamp, messages, len(messages), results, calls, rows, posts, next_post, waits)
     change = None
     if head is not None or keep is not None or told or call_rows or changed_posts:
@@ -100,6 +103,19 @@ def snapshot(handle: Handle, marks: Marks) -> Snapshot:
         new,
         tuple(one for one in waits if one[1] not in before),
         tuple(wait for _, wait in marks.waits if wait not in now),
+    )
+
+
+def _rests(handle: Handle, marks: Marks) -> bool:
+    """Whether a handle with the same head can have no other news either."""
+    return (
+        handle._run is None
+        and handle._parked is None
+        and not handle._inbox
+        and not marks.posts
+        and not marks.waits
+        and marks.source is handle._transcript
+        and marks.count == len(handle._transcript)
     )
 
 
@@ -176,7 +192,7 @@ def head_of(handle: Handle) -> dict[str, JsonValue]:
         "tokens": handle.usage_total,
         "treeTokens": handle.usage_tree,
         "toolCalls": ledger.lasting_tool_calls(handle),
-        "wallMs": round(handle._wall * 1000),
+        "wallMs": round(handle._wall_ms(handle._core.clock.monotonic())),
         "ends": handle._ends,
     }
     if handle._wake_again:
@@ -218,8 +234,6 @@ def _run(run: Run, turn: Turn | None) -> dict[str, JsonValue]:
         return stored
     if run.prompt is not None:
         stored["prompt"] = run.prompt
-    if run.drained:
-        stored["drained"] = len(run.drained)
     return stored
 
 
@@ -381,19 +395,3 @@ def _posts(handle: Handle, marks: Marks) -> tuple[tuple[tuple[int, Posted], ...]
             number, following = following, following + 1
         posts.append((number, posted))
     return tuple(posts), following
-
-
-def _post_changes(
-    before: tuple[tuple[int, Posted], ...], now: tuple[tuple[int, Posted], ...]
-) -> dict[int, JsonValue | None]:
-    if before == now:
-        return {}
-    kept = {number for number, _ in now}
-    known = {number for number, _ in before}
-    changed: dict[int, JsonValue | None] = {
-        number: None for number in known if number not in kept
-    }
-    for number, posted in now:
-        if number not in known:
-            changed[number] = {**posted.item.to_dict(), "isTrusted": posted.is_trusted}
-    return changed

@@ -75,21 +75,21 @@ def refill(handle: Handle, stored: StoredHandle) -> tuple[Marks, Halted | None]:
         StoreError: A part of it is malformed; names the handle.
     """
     head = readable_head(stored.record)
-    with reading(handle.id):
+    with reading(f"the record of {handle.id}"):
         return _refill(handle, stored, head)
 
 
 @contextmanager
-def reading(handle_id: str) -> Iterator[None]:
+def reading(what: str) -> Iterator[None]:
     """Read what is JSON, and may lack a part all the same.
 
     Raises:
-        StoreError: It does; names the handle.
+        StoreError: It does; says of what.
     """
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"the record of {handle_id} cannot be read: {error!r}") from error
+        raise StoreError(f"{what} cannot be read: {error!r}") from error
 
 
 def _refill(

@@ -116,7 +116,7 @@ class Streaming:
         feeds = self._core.feeds
         feed = feeds.open(handle, tree=tree, is_for_turn=True, joins=joins)
         future = self._core.new_future_locked(handle)
-        self._outcomes.watch_locked(handle)
+        self._outcomes.watch_locked(handle, future)
         future.add_done_callback(lambda _: feed.finish())
         return feed, future
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -23,6 +23,23 @@ if TYPE_CHECKING:
     from toolnexus.checkpoint import CallState
     from toolnexus.runtime.book import RequestBook
     from toolnexus.runtime.handle import Handle
+
+
+INTERRUPT: Final = "interrupt"
+CLOSE: Final = "close"
+
+
+@attrs.frozen
+class Stop:
+    """What is to be stopped, for who takes a run for that.
+
+    Attributes:
+        verb: `INTERRUPT` or `CLOSE`.
+        handle_id: Which handle is interrupted or closed.
+    """
+
+    verb: str
+    handle_id: str
 
 
 class NotHeld(Exception):

@@ -194,7 +194,7 @@ class Turns:
         except StoreError as error:
             if run.tree is not None and self._core.keeper is not None:
                 # Also where it was no write: the turn goes on from what is written.
-                self._core.keeper.give_up([run.tree], error)
+                self._core.keeper.losing.give_up([run.tree], error)
             return End("error", str(error), stalls=True, error_type=error_type_of(error))
         except Exception as error:
             if not isinstance(error, ToolnexusError):

@@ -1,0 +1,49 @@
+"""The time that a turn has taken counts, whoever goes on with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tests.conftest import LIMIT
+from toolnexus import AgentDef, AgentRuntime, Budget, tool
+from toolnexus.stores import MemoryStore
+from toolnexus.testing import ScriptedLlm, VirtualClock, tool_call
+
+Make = Callable[..., AgentRuntime]
+
+
+def test_a_turn_that_is_recovered_has_no_more_time_than_before(
+    make_runtime: Make, llm: ScriptedLlm
+) -> None:
+    clock, store = VirtualClock(), MemoryStore()
+    inside, go = threading.Event(), threading.Event()
+
+    @tool
+    def work() -> str:
+        """Take two seconds."""
+        clock.advance(2)
+        return "worked"
+
+    @tool(retry_safe=True)
+    def stay() -> str:
+        """Stay the first time."""
+        if not inside.is_set():
+            inside.set()
+            assert go.wait(LIMIT)
+        return "stayed"
+
+    llm.say("m", tool_call("work"), tool_call("stay"))
+    agent = AgentDef("a", tools=[work, stay], budget=Budget(max_wall_ms=2_500))
+    first = make_runtime(agent, store=store, clock=clock)
+    first.wake(first.spawn(first.root, "a").handle, "go")
+    assert inside.wait(LIMIT)
+    first.close(force=True)
+    go.set()
+
+    llm.say("m", tool_call("work"))
+    rt = make_runtime(agent, store=store, clock=clock)
+    assert rt.recover() == ("root/a.1",)
+    result = rt.wait_on(rt.handle("root/a.1"), LIMIT)
+    assert (result.status, result.limit) == ("incomplete", "wallMs")
+    llm.assert_done()
