@@ -129,7 +129,7 @@ class CallState:
             calls.
         by: Who asked `request`.
         once: JSON that `ctx.once` has kept, by key.
-        approved: Digest of the tool and the arguments that a person let it be executed with.
+        approved: Digest of the tool and the arguments that the tool's gate has let pass.
         proposed: The arguments before that person changed them; None where nobody did.
     """
 

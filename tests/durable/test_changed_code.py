@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from toolnexus import (
     AgentRuntime,
     Answer,
     ConfigError,
+    Grant,
     Request,
     ToolContext,
     ToolResult,
@@ -160,3 +162,98 @@ def test_a_run_is_not_recovered_without_its_agents(
     left = stage.go_on(tmp_path, later=2)
     assert left[0] == "recover"
     assert left[-1] == "close"
+
+
+@pytest.mark.parametrize("ok", [True, False])
+@pytest.mark.parametrize("how", ["ask", "pending"])
+def test_a_call_that_began_before_its_tool_had_a_gate_is_not_carried_out(
+    make_runtime: Make, llm: ScriptedLlm, store: MemoryStore, how: str, ok: bool
+) -> None:
+    """Whatever was said to another question is no approval."""
+
+    def asking(ctx: ToolContext) -> object:
+        """Pay."""
+        if how == "ask":
+            ctx.ask("question", "To whom?")
+        elif ctx.answer is None:
+            return ToolResult.pending(Request("question", "To whom?"))
+        return "never paid by this release"
+
+    def paying() -> str:
+        """Pay."""
+        PAID.append("ann")
+        return "paid"
+
+    llm.say("m", tool_call("pay", id="1"), tool_call("pay", id="2"), text("done"))
+    first = make_runtime(AgentDef("a", tools=[tool(name="pay")(asking)]), store=store)
+    parked = first.run_turn(first.spawn(first.root, "a").handle, "go")
+    assert parked.pending is not None
+    first.close(force=True)
+
+    gated = tool(name="pay", needs_approval="Pay?")(paying)
+    second = make_runtime(AgentDef("a", tools=[gated]), store=store)
+    handle = second.handle("root/a.1")
+    second.resume(Answer(parked.pending.id, ok=ok))
+    result = second.wait_on(handle, LIMIT)
+    assert PAID == []
+    told = llm.requests[1].messages[-1]["content"]
+    if ok or how == "ask":
+        assert "pay needs an approval by now" in told
+    assert result.pending.prompt == "Pay?"  # of the second call
+    second.resume(Answer(result.pending.id, ok=True))
+    assert second.wait_on(handle, LIMIT).text == "done"
+    assert PAID == ["ann"]
+
+
+def test_a_call_in_flight_is_not_run_again_past_a_gate_that_is_new(
+    make_runtime: Make, llm: ScriptedLlm, store: MemoryStore
+) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    @tool(name="pay", retry_safe=True)
+    def stay() -> str:
+        """Pay."""
+        inside.set()
+        assert go.wait(LIMIT)
+        return "never mind"
+
+    @tool(name="pay", retry_safe=True, needs_approval="Pay?")
+    def paying() -> str:
+        """Pay."""
+        PAID.append("ann")
+        return "paid"
+
+    llm.say("m", tool_call("pay", id="1"), tool_call("pay", id="2"))
+    first = make_runtime(AgentDef("a", tools=[stay]), store=store)
+    first.wake(first.spawn(first.root, "a").handle, "go")
+    assert inside.wait(LIMIT)
+    first.close(force=True)
+    go.set()
+    second = make_runtime(AgentDef("a", tools=[paying]), store=store)
+    assert second.recover() == ("root/a.1",)
+    assert second.wait_on(second.handle("root/a.1"), LIMIT).pending.prompt == "Pay?"
+    assert PAID == []
+    assert "pay needs an approval by now" in llm.requests[1].messages[-1]["content"]
+
+
+def test_a_call_that_a_grant_has_let_pass_goes_on_when_that_has_ended(
+    make_runtime: Make, llm: ScriptedLlm, store: MemoryStore
+) -> None:
+    @tool(needs_approval="Pay?")
+    def pay_whom(ctx: ToolContext) -> str:
+        """Pay."""
+        PAID.append(ctx.ask("question", "To whom?").data)
+        return "paid"
+
+    llm.say("m", tool_call("pay_whom"), text("done"))
+    first = make_runtime(AgentDef("a", tools=[pay_whom]), store=store)
+    grant = first.grant(Grant("pay_whom", {}, "root"))
+    parked = first.run_turn(first.spawn(first.root, "a").handle, "go")
+    assert parked.pending is not None
+    assert parked.pending.prompt == "To whom?"
+    first.revoke(grant)
+    first.close(force=True)
+    second = make_runtime(AgentDef("a", tools=[pay_whom]), store=store)
+    second.resume(Answer(parked.pending.id, ok=True, data="ann"))
+    assert second.wait_on(second.handle("root/a.1"), LIMIT).text == "done"
+    assert PAID == ["ann"]

@@ -14,7 +14,7 @@ from toolnexus import codec
 from toolnexus.answering import is_expired, is_refused, unsealed
 from toolnexus.checkpoint import THE_TOOL, Asker, CallState
 from toolnexus.client.dialogue import Dialogue, Unwind
-from toolnexus.client.gates import pass_gates, take_approval
+from toolnexus.client.gates import let_pass, pass_gates, take_approval
 from toolnexus.client.recovering import gone_text, not_again_text
 from toolnexus.client.tracing import NO_SPAN, call_attributes, end_call, end_failed
 from toolnexus.client.turn import Execution
@@ -125,6 +125,7 @@ def _run(
     kit.cancel.raise_if_cancelled()
     done = stopped or _misfit(tool, args)
     if done is None:
+        let_pass(turn, index, tool, args)
         _enter(turn, index, tool, context, kit)
         done = _execute(tool, as_asked, args, context, kit)
     result = done.result

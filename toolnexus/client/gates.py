@@ -62,13 +62,13 @@ def pass_gates(
 
     All of them before its first execution; once a question of one is answered, those that
     have not let it pass, by name, for the list may be another one by now; none on a retry that
-    the tool asked for.
+    the tool asked for, unless its tool has an approval by now that nothing let the call pass.
 
     Returns:
         The arguments to execute with, and what a gate put in the execution's place, if any did.
     """
     if call.attempt > 0 and call.by.gate is None:
-        return args, None
+        return args, _newly_gated(tool, args, context, call, kit)
     if not _has_gates(tool, kit):
         return args, None
     # The dialogue is the tool's: a gate that asks returns its question.
@@ -100,6 +100,29 @@ def pass_gates(
         return args, None
     hooks = [name for name in passed if name != APPROVAL_GATE]
     return args, _stopped(result, len(kit.hooks.before_tool), [*hooks, APPROVAL_GATE])
+
+
+def _newly_gated(
+    tool: Tool, args: Args, context: ToolContext, call: CallState, kit: Kit
+) -> Execution | None:
+    """Return what stands against a call that goes on though it never passed its tool's gate.
+
+    It began before the tool had one. To ask now would take the place of what it has asked.
+    """
+    if gate_of(tool) is None or call.approved is not None:
+        return None
+    context = attrs.evolve(context, dialogue=None)
+    result = _approval(tool, args, context, call, kit)
+    if result is None or result.request is None:
+        return None if result is None else Execution(result)
+    text = f"not executed further: {tool.name} needs an approval by now; call it again"
+    return Execution(ToolResult.error(text))
+
+
+def let_pass(turn: Turn, index: int, tool: Tool, args: Args) -> None:
+    """Note that a call has passed the gate of its tool, so that it may go on later."""
+    if gate_of(tool) is not None and turn.calls[index].approved is None:
+        turn.approve(index, digest_of(tool.name, args), None)
 
 
 def _has_gates(tool: Tool, kit: Kit) -> bool:

@@ -79,22 +79,25 @@ class Archive:
         for one in readable(records):
             if limit is not None and len(found) >= limit:
                 break
-            pending = self._seen_from(one, under).pending(now)
+            seen = self._seen_from(one, under)
+            if seen is None:
+                continue  # nobody there waits for it any more
+            pending = seen.pending(now)
             if least is None or now - pending.asked_at > least:
                 found.append(pending)
         return tuple(found)
 
-    def _seen_from(self, one: Asked, under: str | None) -> Asked:
+    def _seen_from(self, one: Asked, under: str | None) -> Asked | None:
         """Return a request as one that still waits for it has asked it, there below."""
         if under is None and one.handle_id in one.handle_ids:
             return one
         if len(one.handle_ids) == 1 and one.handle_id in one.handle_ids:
             return one
         waiting = all_asked(self._store, self._name, one.record)
-        return next(
-            (other for other in waiting if under is None or is_under(other.handle_id, under)),
-            waiting[0],
+        inside = (
+            other for other in waiting if under is None or is_under(other.handle_id, under)
         )
+        return next(inside, None)
 
     def open_request(self, request_id: str) -> PendingRequest | None:
         """Return one open request; None where it is not, or not open any more."""

@@ -225,6 +225,8 @@ def _asked_by(store: RunStore, runtime: str, first: Asked, wait: Wait) -> list[A
         return []  # it has gone on meanwhile
     handle = found.record
     call = stored_call(handle, found.messages, wait.call, row)
+    if call.request is None or call.request.id != first.record.id:
+        return []  # it asks for something else by now
     turns = _turns_of(store, runtime, handle)
     return [Asked(first.record, handle.id, handle.agent, call, turns)]
 

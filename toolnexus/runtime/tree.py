@@ -91,12 +91,14 @@ class Step:
         change: What is written.
         marks: What the store has of each handle once it is.
         inline: Those of the requests that were asked and answered at once, by their new ids.
+        done: Waits that are over whatever the handles say; the others are found anew.
     """
 
     tree: Tree
     change: RunChange
     marks: dict[str, Marks]
     inline: dict[str, tuple[str, JsonValue]]
+    done: tuple[Wait, ...]
 
 
 class Tree:
@@ -242,9 +244,12 @@ class Tree:
         )
         self.is_open = not releases
         self.requests |= {one.id for one in opened}
+        step = Step(
+            self, change, {key: one.marks for key, one in taken.items()}, inline, (*self.done,)
+        )
         # Where the write fails, all of this is lost with the tree.
         self.notes, self.inline, self.done, self.signals = {}, [], [], []
-        return Step(self, change, {key: one.marks for key, one in taken.items()}, inline)
+        return step
 
     def undo_locked(self, step: Step) -> None:
         """Have back what `step` was to write: it was not written, and is asked for again."""
@@ -253,7 +258,8 @@ class Tree:
         notes = {key: note for key, note in change.notes.items() if key not in step.inline}
         self.notes = {**notes, **self.notes}
         self.inline = [*step.inline.values(), *self.inline]
-        self.done = [*change.done, *self.done]
+        # Not what the handles were found not to wait for: they may by the next time.
+        self.done = [*step.done, *self.done]
         self.signals = [*change.signals, *self.signals]
         self.requests -= {one.id for one in change.opened}
 
@@ -286,7 +292,8 @@ class Tree:
             book.reopen_all(handle)
         # What was said of them already is said of those that they have become.
         for request_id, now in self.renamed.items():
-            if request_id in entries:
+            # One that other runs wait for is theirs, and stays what it is.
+            if request_id in entries and not entries[request_id].places:
                 entries[request_id].request = now
         for handle in self.handles.values():
             last = handle.last_result
