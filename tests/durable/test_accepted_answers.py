@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 from tests.conftest import LIMIT
 from tests.durable import firm
 from tests.durable.conftest import Stage
+from tests.durable.hooked import HookedStore, fails
 from tests.durable.mortal import Later
 from tests.durable.test_crash_at_every_write import LABELS
 from toolnexus import AlreadyAnswered, Answer, StoreError
 from toolnexus.clock import RealClock
 from toolnexus.stores import RunStore, SqliteStore
-from toolnexus.stores.records import Claim
 
 CLAIM = LABELS.index("claim") + 1
 GIVEN_BACK = LABELS.index("claim", CLAIM) - 1
@@ -70,26 +69,20 @@ def test_the_same_answer_waits_for_the_lease_of_the_process_that_died(
     store.close()
 
 
-class Unsure(SqliteStore):
-    """A store whose connection breaks in each claim's commit."""
-
-    def claim(self, runtime: str, claims: Sequence[Claim]) -> bool:
-        super().claim(runtime, claims)
-        raise StoreError("nobody knows")
-
-
 def test_a_turn_that_parks_before_it_is_given_its_answer_does_not_ask_anew(
     stage: Stage, whole: dict[str, Any], tmp_path: Path
 ) -> None:
     """As threads may have it; `inline` runs the turn at once, before the letter is read."""
     died = LABELS.index("worker.2 running: result pay-1, call 0 done") + 1
     assert stage.live(tmp_path, dies_at=died, when="after")
-    unsure = Unsure(tmp_path / "runs.db", clock=Later(1))
+    first = SqliteStore(tmp_path / "runs.db", clock=Later(1))
+    unsure = HookedStore(first)
     with firm.runtime(stage.llm.base_url, str(tmp_path), unsure) as rt:
         (open_one,) = rt.pending()
+        unsure.after["claim"] = fails
         with pytest.raises(StoreError, match="nobody knows"):
             rt.resume(Answer(open_one.request.id, ok=True))
-    unsure.close()
+    first.close()
     store = SqliteStore(tmp_path / "runs.db", clock=Later(1))
     with firm.runtime(stage.llm.base_url, str(tmp_path), store, inline=True) as rt:
         assert rt.recover() == (firm.BOSS,)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import LIMIT
+from tests.durable.hooked import claim_only
 from toolnexus import (
     AgentDef,
     AgentRuntime,
@@ -20,7 +21,6 @@ from toolnexus import (
     tool,
 )
 from toolnexus.stores import SqliteStore
-from toolnexus.stores.records import Claim
 from toolnexus.testing import Reply, ScriptedLlm, text, tool_call
 from toolnexus.testing.recorded import RecordedRequest
 
@@ -160,25 +160,46 @@ def test_a_damaged_request_hides_no_other(
     assert rt.wait_on(rt.handle(SPOILT), LIMIT).text == "paid 2"
 
 
-class Unsure(SqliteStore):
-    """A store whose connection breaks in each claim's commit."""
-
-    def claim(self, runtime: str, claims: Sequence[Claim]) -> bool:
-        super().claim(runtime, claims)
-        raise StoreError("nobody knows")
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("$.call.arguments", '{"amount": '),
+        ("$.call.arguments", "7"),
+        ("$.call.askedAt", "2026-13"),
+        ("$.call.request", None),
+        ("$.handle", None),
+        ("$.turns", None),
+    ],
+)
+def test_a_request_that_lacks_a_part_hides_no_other(
+    make_runtime: Make, three: Make, path: Path, part: str, value: object
+) -> None:
+    rt = three(PAYER)
+    request_id = answer_of(rt, SPOILT).id
+    change = "UPDATE toolnexus_request SET body = json_set(body, ?, ?) WHERE name = ?"
+    spoil(path, change, part, value, request_id)
+    assert [one.handle_id for one in rt.pending()] == [RUNS[0], RUNS[2]]
+    assert [one.handle_id for one in rt.audit()] == [RUNS[0], RUNS[2]]
+    with pytest.raises(StoreError, match=request_id):
+        rt.resume(Answer(request_id, ok=True))
+    spoil(path, "UPDATE toolnexus_request SET announced = 0")
+    told: list[str] = []
+    other = make_runtime(
+        PAYER, store=f"sqlite:///{path}", on_suspend=lambda one: told.append(one.handle_id)
+    )
+    assert other.recover() == ()
+    assert told == [RUNS[0], RUNS[2]]
 
 
 def test_a_damaged_run_does_not_keep_others_from_being_recovered(
     three: Make, make_runtime: Make, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    unsure = Unsure(path)
-    rt = make_runtime(PAYER, store=unsure)
-    answers = [answer_of(rt, run_id) for run_id in RUNS]
-    for answer in answers:
-        with pytest.raises(StoreError, match="nobody knows"):
-            rt.resume(answer)
+    store = SqliteStore(path)
+    rt = make_runtime(PAYER, store=store)
+    for answer in [answer_of(rt, run_id) for run_id in RUNS]:
+        claim_only(store, answer.id, **answer.to_dict())
     rt.close(force=True)
-    unsure.close()
+    store.close()
     damage, mend = DAMAGE["head"]
     spoil(path, damage, SPOILT)
     rt = three(PAYER)

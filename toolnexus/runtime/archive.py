@@ -79,7 +79,11 @@ class Archive:
         for one in readable(records):
             if limit is not None and len(found) >= limit:
                 break
-            seen = self._seen_from(one, under)
+            try:
+                seen = self._seen_from(one, under)
+            except StoreError:  # of another handle that waits for the same login
+                logger.exception("request %s is left out of the list", one.record.id)
+                continue
             if seen is None:
                 continue  # nobody there waits for it any more
             pending = seen.pending(now)

@@ -295,7 +295,7 @@ def waiting_record(
 def arguments_of(call: CallState) -> dict[str, JsonValue]:
     """Return what a call that has asked was made with."""
     # The tool has run with them once, or is about to: they are an object, or empty.
-    return loads(call.arguments) if call.arguments.strip() else {}
+    return dict(loads(call.arguments)) if call.arguments.strip() else {}
 
 
 def is_logged() -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timezone
+from typing import Any, Final
 
 import attrs
 
@@ -15,10 +14,12 @@ from toolnexus.codec import JsonValue
 from toolnexus.errors import StoreError
 from toolnexus.runtime.audit import AuditRecord, How, arguments_of
 from toolnexus.runtime.handle import PendingRequest
-from toolnexus.runtime.stored import readable_head, stored_call, turn_in
+from toolnexus.runtime.stored import readable_head, reading, stored_call, turn_in
 from toolnexus.stores.base import RunStore
 from toolnexus.stores.records import HandleRecord, RequestRecord, Wait
 from toolnexus.suspension import Answer, Request, format_time, message_of, parse_time
+
+_ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @attrs.frozen
@@ -42,7 +43,8 @@ class Asked:
     @property
     def request(self) -> Request:
         """What is asked."""
-        assert self.call.request is not None  # noqa: S101 - it was written with one
+        if self.call.request is None:
+            raise ValueError("nothing is asked")
         return self.call.request
 
     @property
@@ -161,7 +163,7 @@ def audit_of(record: RequestRecord, now: datetime) -> AuditRecord:
         StoreError: It cannot be read; names the request.
     """
     note = record.note
-    try:
+    with reading(f"request {record.id}"):
         if record.body == {}:  # asked inline: the note says it all
             return AuditRecord.from_dict(note or {})
         one = asked(record)
@@ -175,8 +177,6 @@ def audit_of(record: RequestRecord, now: datetime) -> AuditRecord:
         return AuditRecord.from_dict(
             {key: value for key, value in changed.items() if value is not None}
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"request {record.id} cannot be read: {error!r}") from None
 
 
 def asked(record: RequestRecord) -> Asked:
@@ -185,19 +185,15 @@ def asked(record: RequestRecord) -> Asked:
     Raises:
         StoreError: It cannot be read; names the request.
     """
-    body = record.body
-    if record.fault is None and isinstance(body, Mapping) and "call" in body:
-        try:
-            return Asked(
-                record,
-                body["handle"],
-                body["agent"],
-                CallState.from_dict(body["call"]),
-                tuple(body["turns"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"request {record.id} cannot be read: {error!r}") from None
-    raise StoreError(f"request {record.id} cannot be read: {record.fault or 'no body'}")
+    body: Any = record.body
+    what = f"request {record.id}"
+    if record.fault is not None or not body:
+        raise StoreError(f"{what} cannot be read: {record.fault or 'no body'}")
+    with reading(what):
+        call = CallState.from_dict(body["call"])
+        found = Asked(record, body["handle"], body["agent"], call, tuple(body["turns"]))
+        found.pending(_ANY_TIME)  # whatever is wrong with it is found here
+        return found
 
 
 def all_asked(store: RunStore, runtime: str, record: RequestRecord) -> list[Asked]:
