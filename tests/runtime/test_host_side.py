@@ -22,7 +22,10 @@ from toolnexus import (
     NotAuthorized,
     NothingSuspended,
     PendingRequest,
+    Request,
     State,
+    ToolContext,
+    ToolResult,
     UnknownRequest,
     tool,
 )
@@ -45,6 +48,25 @@ def pays(llm: ScriptedLlm, model: str = "m", calls: int = 1) -> None:
         return several if request.messages[-1]["content"] == "go" else text("end")
 
     llm.answer(model, answer)
+
+
+def test_an_open_request_is_shown_by_its_ids_and_not_by_what_is_asked(
+    llm: ScriptedLlm, make_runtime: Make
+) -> None:
+    @tool
+    def log_in(token: str, ctx: ToolContext) -> ToolResult:
+        """Log in."""
+        where = f"https://example.org/{token}"
+        asked = Request("authorization", f"Log in as {token}?", where, {"token": token})
+        return ToolResult.pending(asked)
+
+    llm.say("m", tool_call("log_in", {"token": "canary"}))
+    rt = make_runtime(AgentDef("a", tools=[log_in]))
+    start(rt, "a")
+    (one,) = rt.pending()
+    assert one.request.prompt == "Log in as canary?"
+    shown = f"<PendingRequest {one.request.id} of root/a.1: authorization by log_in>"
+    assert repr(one) == shown
 
 
 # -- several answers --------------------------------------------------------------------------

@@ -68,6 +68,15 @@ def test_what_is_no_handle_is_refused(make_runtime: Make, verb: str, wrong: Any)
         VERBS[verb](rt, wrong)
 
 
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "inspect"])
+def test_an_id_in_place_of_a_handle_is_told_how_to_get_it(
+    make_runtime: Make, verb: str
+) -> None:
+    rt = make_runtime(AgentDef("a"))
+    with pytest.raises(ConfigError, match=r"; rt\.handle\('root/a\.1'\) gives it$"):
+        VERBS[verb](rt, "root/a.1")
+
+
 def test_inspect_of_an_unknown_id_is_none(make_runtime: Make) -> None:
     rt = make_runtime(AgentDef("a"))
     assert rt.inspect("root/a.1") is None

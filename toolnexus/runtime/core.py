@@ -27,7 +27,7 @@ from toolnexus.runtime.book import OpenRequest, Place, RequestBook
 from toolnexus.runtime.definition import AgentDef, index_registry
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.feeds import Feeds
-from toolnexus.runtime.handle import NO_CHILDREN, Handle, path_of, shown
+from toolnexus.runtime.handle import NO_CHILDREN, Handle, no_handle, path_of, shown
 from toolnexus.runtime.logins import Logins
 from toolnexus.runtime.options import RuntimeOptions
 from toolnexus.runtime.run import End, HelpingFuture, Run, execute_here
@@ -102,7 +102,7 @@ class Core:
             ConfigError: It is not.
         """
         if not isinstance(handle, Handle):
-            raise ConfigError(f"expected a Handle, not {handle!r}")
+            raise no_handle(handle)
         if handle._core is self:
             return handle
         raise ConfigError(f"{handle!r} belongs to another runtime")

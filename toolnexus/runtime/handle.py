@@ -15,7 +15,7 @@ from toolnexus.budget import Budget
 from toolnexus.checkpoint import Checkpoint
 from toolnexus.clock import Signal
 from toolnexus.codec import JsonValue
-from toolnexus.errors import SpawnError
+from toolnexus.errors import ConfigError, SpawnError
 from toolnexus.messages import InboxItem, Message
 from toolnexus.parts.part import Content
 from toolnexus.results import TaskResult
@@ -250,9 +250,11 @@ class HandleView:
     is_busy: bool = False
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class PendingRequest:
     """An open request and where it comes from.
+
+    Its `repr` shows ids and names, not what is asked: a prompt or a URL may hold a secret.
 
     Attributes:
         request: The question.
@@ -269,7 +271,7 @@ class PendingRequest:
     path: tuple[str, ...]
     agent: str
     tool: str
-    arguments: dict[str, JsonValue] = attrs.field(repr=False)
+    arguments: dict[str, JsonValue]
     call_id: str
     asked_at: datetime
     shared_with: tuple[str, ...] = ()
@@ -288,6 +290,12 @@ class PendingRequest:
     def run_id(self) -> str:
         """Id of the handle right below the root that the asker works for, or is."""
         return "/".join(self.path[:2])
+
+    def __repr__(self) -> str:
+        return (
+            f"<PendingRequest {self.request.id} of {self.handle_id}:"
+            f" {self.request.kind} by {self.tool}>"
+        )
 
 
 @attrs.frozen
@@ -330,6 +338,12 @@ class Spawn:
 
     def __repr__(self) -> str:
         return f"Spawn({self._handle!r}, error={self.error!r})"
+
+
+def no_handle(given: object) -> ConfigError:
+    """Return the error of who gives something else where a handle is due."""
+    hint = f"; rt.handle({given!r}) gives it" if isinstance(given, str) else ""
+    return ConfigError(f"expected a Handle, not {given!r}{hint}")
 
 
 def shown(request: Request | None) -> Request | None:
