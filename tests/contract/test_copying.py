@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import quote, urlencode
 
 import attrs
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.postgres import Postgres
 from toolnexus.errors import ConfigError, StoreError
@@ -174,3 +176,38 @@ def test_stores_of_other_kinds_are_refused(make: Make) -> None:
     other: Any = object()
     with pytest.raises(ConfigError):
         copy_runs(other, store)
+
+
+def test_urls_are_opened_and_closed_again(make: Make, tmp_path: Path) -> None:
+    source = make("sqlite")
+    fill(source)
+    old, new = f"sqlite:///{tmp_path}/0.db", f"sqlite:///{tmp_path}/new.db"
+    assert copy_runs(old, new) == 3
+    # The last connection to a file takes what is beside it along.
+    assert sorted(path.name for path in tmp_path.glob("new.db*")) == ["new.db"]
+    assert told(SqliteStore(tmp_path / "new.db")) == told(source)
+
+
+def test_a_url_of_postgres_is_one_too(make: Make, postgres: Postgres, tmp_path: Path) -> None:
+    source = make("sqlite")
+    known = conninfo_to_dict(postgres.schema(f"{tmp_path.name}_urls"))
+    target = f"postgresql:///?{urlencode(known, quote_via=quote)}"
+    fill(source)
+    assert copy_runs(source, target) == 3
+    store = PostgresStore(target)
+    assert told(store) == told(source)
+    store.close()
+
+
+def test_a_file_that_is_not_there_is_named_and_not_made(make: Make, tmp_path: Path) -> None:
+    target = make("memory")
+    for source in (SqliteStore(tmp_path / "runs.db"), f"sqlite:///{tmp_path}/runs.db"):
+        with pytest.raises(StoreError, match=f"{tmp_path}/runs.db: there is no such file"):
+            copy_runs(source, target)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_url_of_a_store_in_memory_is_no_place_to_copy_from_or_to(make: Make) -> None:
+    for source, target in (("memory://", make("memory")), (make("memory"), "memory://")):
+        with pytest.raises(ConfigError, match="a new store each time"):
+            copy_runs(source, target)

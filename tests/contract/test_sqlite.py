@@ -134,7 +134,7 @@ def refused(store: SqliteStore, what: str) -> None:
     for act in (lambda: start(store), lambda: list(store.handles(RT))):
         with pytest.raises(StoreError, match=what) as told:
             act()
-        assert str(store._path) in str(told.value)
+        assert str(store.path) in str(told.value)
         assert told.value.__cause__ is None
 
 

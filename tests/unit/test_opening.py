@@ -107,3 +107,30 @@ def test_what_is_no_store_is_told_what_it_lacks() -> None:
 
     with pytest.raises(ConfigError, match=r"not Other, which lacks take, prune$"):
         open_store(Other())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (
+            "sqlite:///runs.db",
+            "SqliteStore('runs.db'), or AgentRuntime(store='sqlite:///runs.db')",
+        ),
+        ("sqlite:////var/runs.db?timeout=2", "AgentRuntime(store='sqlite:////var/runs.db')"),
+        ("sqlite://runs.db", "AgentRuntime(store='sqlite:///runs.db')"),
+        ("sqlite:///", "SqliteStore('runs.db')"),
+        (f"postgresql://me:{SECRET}@db/runs", "not a URL of postgresql"),
+    ],
+)
+def test_a_url_is_no_path(url: str, says: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        SqliteStore(url)
+    assert says in str(told.value)
+    assert SECRET not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "path", ["runs.db", "/var/a:b//c.db", "C://runs.db", "://", Path("r.db")]
+)
+def test_what_is_no_url_is_a_path(path: str | Path) -> None:
+    assert SqliteStore(path).path == os.path.abspath(path)

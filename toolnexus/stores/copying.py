@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 import attrs
 
 from toolnexus.errors import ConfigError, StoreError
 from toolnexus.stores.base import RunStore
+from toolnexus.stores.memory import MemoryStore
+from toolnexus.stores.opening import open_store
 from toolnexus.stores.sql.session import Row, Session
 from toolnexus.stores.sql.store import SqlStore
 from toolnexus.stores.sql.values import from_text, to_text
+from toolnexus.stores.sqlite import SqliteStore
 
 PAGE: Final = 200
 """How many rows are in memory at once."""
@@ -157,7 +162,9 @@ _TABLES: Final = (
 )
 
 
-def copy_runs(source: RunStore, target: RunStore, *, runtime: str | None = None) -> int:
+def copy_runs(
+    source: str | RunStore, target: str | RunStore, *, runtime: str | None = None
+) -> int:
     """Copy all that a store has of one runtime, or of all, to another store.
 
     Everything comes along: closed handles, settled requests, grants, and the count of runs. It
@@ -166,8 +173,9 @@ def copy_runs(source: RunStore, target: RunStore, *, runtime: str | None = None)
     the target. Leases do not come along.
 
     Args:
-        source: One of this package's stores.
-        target: One too.
+        source: One of this package's stores, or the URL of one, such as `sqlite:///runs.db`. A
+            file has to be there.
+        target: One too. What a URL opens is closed again.
         runtime: Whose runs; None for those of all runtimes.
 
     Returns:
@@ -175,17 +183,34 @@ def copy_runs(source: RunStore, target: RunStore, *, runtime: str | None = None)
 
     Raises:
         ConfigError: A store is of another kind, or both are one.
-        StoreError: A process still has one of the runs, or a run, an open login, a request or
-            a grant of the same name is in the target, or a store does not work.
+        StoreError: The source's file is not there, a process still has one of the runs, or a
+            run, an open login, a request or a grant of the same name is in the target, or a
+            store does not work.
     """
-    if not isinstance(source, SqlStore) or not isinstance(target, SqlStore):
+    with ExitStack() as opened:
+        here, there = _opened(source, opened), _opened(target, opened)
+        if here is there:
+            raise ConfigError("runs cannot be copied to the store that they are in")
+        # Opened, it would be made.
+        if isinstance(here, SqliteStore) and not os.path.exists(here.path):
+            raise StoreError(f"{here.path}: there is no such file to copy runs from")
+        return here.database.read(
+            lambda reading: there.database.write(
+                lambda writing: _copy(reading, writing, runtime)
+            )
+        )
+
+
+def _opened(given: str | RunStore, opened: ExitStack) -> SqlStore:
+    """Return a store that is given, or one of a URL, which is closed with `opened`."""
+    store, is_owned = open_store(given)
+    if is_owned:
+        opened.callback(store.close)
+    if not isinstance(store, SqlStore):
         raise ConfigError("runs are copied between a SqliteStore, PostgresStore or MemoryStore")
-    if source is target:
-        raise ConfigError("runs cannot be copied to the store that they are in")
-    database = target.database
-    return source.database.read(
-        lambda reading: database.write(lambda writing: _copy(reading, writing, runtime))
-    )
+    if is_owned and isinstance(store, MemoryStore):
+        raise ConfigError("memory:// is a new store each time: give copy_runs the MemoryStore")
+    return store
 
 
 def _copy(source: Session, target: Session, runtime: str | None) -> int:

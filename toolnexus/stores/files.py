@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from toolnexus.errors import StoreError
+from toolnexus.errors import ConfigError, StoreError
 
 try:
     import fcntl
@@ -54,6 +55,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_inherited)
 
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
+_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):///?(?P<file>[^?]*)")
 _STEM_CHARS: Final = 200  # with an ending below the 255 bytes that file systems take
 _BINARY: Final = getattr(os, "O_BINARY", 0)
 
@@ -80,6 +82,25 @@ def key_of(stem: str) -> str | None:
     except UnicodeDecodeError:
         return None
     return key if "~" not in stem and file_stem(key) == stem else None
+
+
+def plain_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as a text.
+
+    Raises:
+        ConfigError: It is a URL; says what is right, and quotes nothing that may be a password.
+    """
+    text = os.fspath(path)
+    found = _URL.match(text)
+    if found is None:
+        return text
+    if found["scheme"] != "sqlite":
+        raise ConfigError(f"a file's path is due here, not a URL of {found['scheme']}")
+    file = found["file"] or "runs.db"
+    raise ConfigError(
+        f"a file's path is due here, not a URL: SqliteStore({file!r}), or"
+        f" AgentRuntime(store='sqlite:///{file}') with the URL"
+    )
 
 
 def make_directory(directory: str | os.PathLike[str]) -> Path:

@@ -9,16 +9,16 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from toolnexus.clock import Clock, RealClock, Signal
 from toolnexus.errors import ConfigError, StoreError
 from toolnexus.process import ProcessBound, watch
+from toolnexus.stores.files import plain_path
 from toolnexus.stores.sql import schema
 from toolnexus.stores.sql.session import Row, Session
 from toolnexus.stores.sql.store import SqlStore
-from toolnexus.stores.sql.values import to_micros
+from toolnexus.stores.sql.values import readable, to_micros
 
 T = TypeVar("T")
 
@@ -48,6 +48,9 @@ class SqliteStore(SqlStore):
 
     The file is made by the first call, with two more beside it that end in `-wal` and `-shm`.
     It has to be on a local disk: SQLite's locks do not work on network file systems.
+
+    Attributes:
+        path: The file's absolute path.
     """
 
     def __init__(
@@ -72,17 +75,18 @@ class SqliteStore(SqlStore):
                 to go by the same time.
 
         Raises:
-            ConfigError: An argument makes no sense, or this Python's SQLite is too old.
+            ConfigError: An argument makes no sense, such as a URL in place of the path, or this
+                Python's SQLite is too old.
         """
         if synchronous not in get_args(Synchronous):
             raise ConfigError(f"synchronous is full or normal, not {synchronous!r}")
         if not timeout > 0:
             raise ConfigError(f"timeout must be more than 0 seconds, not {timeout!r}")
-        self._path = os.path.abspath(path)
-        super().__init__(FileDatabase(self._path, synchronous, timeout, clock or _REAL))
+        self.path: Final = os.path.abspath(plain_path(path))
+        super().__init__(FileDatabase(self.path, synchronous, timeout, clock or _REAL))
 
     def __repr__(self) -> str:
-        return f"SqliteStore({self._path!r})"
+        return f"SqliteStore({self.path!r})"
 
 
 class FileDatabase(ProcessBound):
@@ -218,7 +222,7 @@ class FileDatabase(ProcessBound):
             factory=_Connection,
         )
         try:
-            connection.text_factory = _text
+            connection.text_factory = readable
             clock = self._clock  # and not this object, which its connection would keep alive
             connection.tell_time(lambda: to_micros(clock.now()))
             if not self._is_ready:
@@ -248,9 +252,9 @@ class FileDatabase(ProcessBound):
     def _told(self, error: Exception) -> StoreError:
         if isinstance(error, UnicodeEncodeError):
             return StoreError(f"{self._path}: an id is not valid Unicode")
-        directory = Path(self._path).parent
-        if not directory.is_dir():
-            return StoreError(f"{self._path}: there is no directory {str(directory)!r}")
+        directory = os.path.dirname(self._path)
+        if not os.path.isdir(directory):
+            return StoreError(f"{self._path}: there is no directory {directory!r}")
         what = str(error)
         if "locked" in what:
             what = f"another process has been writing for {self._timeout:g} seconds ({what})"
@@ -378,14 +382,6 @@ def _translated(statement: str) -> str:
     for ours, theirs in words.items():
         statement = statement.replace(ours, theirs)
     return statement
-
-
-def _text(data: bytes) -> str:
-    """Return a text; one that is damaged becomes "", which is no JSON."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return ""
 
 
 def _ended(connection: sqlite3.Connection | None) -> bool:

@@ -45,6 +45,14 @@ def from_column(text: object, what: str) -> JsonValue:
     raise StoreError(f"{what} cannot be read: it is not the JSON that was written")
 
 
+def readable(data: bytes) -> str:
+    """Return a text; one that is damaged becomes "", which is no JSON."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
 def to_micros(time: datetime) -> int:
     """Return an aware time in microseconds since 1970."""
     # Beyond the last time in UTC there are a few hours of the last day elsewhere.
