@@ -113,6 +113,7 @@ PLANS = {
     "_RENEW": "toolnexus_run_owner",
     "_ABANDON": "toolnexus_run_owner",
     "_ABANDONED": "toolnexus_run_active",
+    "_LEASED": "toolnexus_run_active",
     "_OLD_RUNS": "toolnexus_run_resting",
     "_OLD_HANDLES": "toolnexus_handle_closed",
     "_ALL_HANDLES": "toolnexus_handle_open (runtime=? AND run>?)",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,10 @@ import pytest
 from tests.conftest import LIMIT
 from tests.runtime.support import Make, within
 from toolnexus import AgentDef, StoreError
-from toolnexus.contrib.recovering import recover
+from toolnexus.contrib.recovering import SHOWN, recover
 from toolnexus.stores import MemoryStore
 from toolnexus.stores.records import RunChange
-from toolnexus.testing import ScriptedLlm, text
+from toolnexus.testing import RecordedRequest, Reply, ScriptedLlm, text
 
 
 class Enough(Exception):
@@ -130,3 +132,104 @@ def test_what_is_lost_in_between_is_taken_over_again(
     within(recover, make_runtime(AgentDef("a"), store=store), None, said.append)
     assert said == ["root/a.1: done"]
     assert not store.fails
+
+
+# -- what another process has ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "whose"), [(1, "1 run has a lease"), (2, "2 runs have leases")]
+)
+def test_where_leases_last_it_is_said_until_when(
+    make_runtime: Make, llm: ScriptedLlm, count: int, whose: str
+) -> None:
+    store = MemoryStore()
+    gate = threading.Event()
+    llm.answer("m", lambda request: text("ok").held_by(gate))
+    first = make_runtime(AgentDef("a"), store=store)
+    for _ in range(count):
+        first.wake(first.spawn(first.root, "a").handle, "go")
+    llm.wait_asked("m", count)
+    said: list[str] = []
+    recover(make_runtime(AgentDef("a"), store=store), None, said.append)
+    gate.set()
+    (line,) = said
+    start, _, rest = line.partition(" until ")
+    assert start == f"nothing taken over: {whose} of another process, the last one"
+    form = "%Y-%m-%d %H:%M:%S UTC unless it is renewed"
+    until = datetime.strptime(rest, form).replace(tzinfo=timezone.utc)
+    left = until - datetime.now(timezone.utc)
+    assert 15 < left.total_seconds() <= 30
+
+
+def test_ones_own_leases_and_runs_at_rest_are_not_meant(
+    make_runtime: Make, llm: ScriptedLlm
+) -> None:
+    gate = threading.Event()
+    llm.say("m", text("ok"), text("ok").held_by(gate))
+    rt = make_runtime(AgentDef("a"), store=MemoryStore())
+    rt.run_turn(rt.spawn(rt.root, "a").handle, "go")
+    rt.wake(rt.spawn(rt.root, "a").handle, "go")
+    llm.wait_asked("m", 2)
+    said: list[str] = []
+    recover(rt, None, said.append)
+    gate.set()
+    assert said == []
+
+
+# -- very many runs ----------------------------------------------------------------------------
+
+
+MANY = SHOWN + 5
+
+
+class Counted(MemoryStore):
+    """A store that is asked for what was left no more than so many times."""
+
+    looks = 3
+
+    def abandoned(self, runtime: str) -> tuple[str, ...]:
+        self.looks -= 1
+        if self.looks < 0:
+            raise Enough
+        return super().abandoned(runtime)
+
+
+@pytest.fixture
+def many(make_runtime: Make, llm: ScriptedLlm) -> Counted:
+    """Return a store in which many runs of agent `a` were left in the middle of a turn."""
+    store, is_over = Counted(), threading.Event()
+
+    def answer(_: RecordedRequest) -> Reply:
+        return text("ok") if is_over.is_set() else text("lost").held_by(threading.Event())
+
+    llm.answer("m", answer)
+    first = make_runtime(AgentDef("a"), store=store)
+    for _ in range(MANY):
+        assert first.wake(first.spawn(first.root, "a").handle, "go").ok
+    llm.wait_asked("m")
+    first.close(force=True)
+    is_over.set()
+    return store
+
+
+def test_of_many_runs_the_last_are_counted(many: Counted, make_runtime: Make) -> None:
+    many.looks = 1_000
+    said: list[str] = []
+    within(recover, make_runtime(AgentDef("a"), store=many), None, said.append)
+    assert len(said) == SHOWN + 1
+    assert {line.partition(": ")[2] for line in said[:SHOWN]} == {"done"}
+    assert said[SHOWN] == "and 5 more: 5 done"
+
+
+def test_of_many_runs_that_cannot_be_recovered_the_log_tells_of_few_and_once(
+    many: Counted, make_runtime: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[str] = []
+    rt = make_runtime(AgentDef("b"), store=many)  # nobody here knows `a`
+    with pytest.raises(Enough):
+        recover(rt, 0.01, said.append)
+    assert len(caplog.records) == SHOWN
+    assert len({record.getMessage() for record in caplog.records}) == SHOWN
+    assert said == [f"{MANY} runs could not be recovered; the log tells of {SHOWN}"]
+    assert logging.getLogger("toolnexus.runtime.recovering").filters == []

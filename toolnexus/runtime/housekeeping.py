@@ -89,3 +89,17 @@ class Housekeeping:
             if grant.has_ended(before):
                 keeper.store.remove_grant(keeper.name, grant.id)
         return keeper.store.prune(keeper.name, before, keep_suspended=keep_suspended)
+
+
+def leased_elsewhere(rt: Housekeeping) -> tuple[int, datetime | None]:
+    """Return how many runs `recover` leaves alone because another process's lease still lasts.
+
+    And when the last of those leases ends, unless it is renewed; 0 and None where the store
+    has no `leased`, which is no part of what it has to promise.
+    """
+    keeper = rt._core.keeper
+    tell = None if keeper is None else getattr(keeper.store, "leased", None)
+    if keeper is None or tell is None:
+        return 0, None
+    runs, until = tell(keeper.name, but=keeper.owner)
+    return runs, until

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from toolnexus.codec import JsonValue
 from toolnexus.stores.records import Held, Lease, Mail, Wait
 from toolnexus.stores.sql.session import Session
-from toolnexus.stores.sql.values import from_column, to_text
+from toolnexus.stores.sql.values import from_column, from_micros, to_text
 
 _PUT_RUNTIME: Final = """INSERT INTO toolnexus_runtime (name, runs) VALUES (?, 0)
     ON CONFLICT (name) DO NOTHING"""
@@ -52,6 +53,9 @@ _ABANDONED: Final = """SELECT name FROM toolnexus_run
     WHERE runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?)
     AND (busy = 1 OR mail = 1) AND (owner IS NULL OR expires <= store_time())
     ORDER BY number"""
+_LEASED: Final = """SELECT COUNT(*), MAX(expires) FROM toolnexus_run
+    WHERE runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?)
+    AND (busy = 1 OR mail = 1) AND owner <> ? AND expires > store_time()"""
 _ANNOUNCE: Final = """UPDATE toolnexus_run SET mail = 1
     WHERE runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?) AND name = ?
     RETURNING id"""
@@ -152,6 +156,12 @@ def abandon(session: Session, runtime: str, owner: str) -> None:
 def abandoned(session: Session, runtime: str) -> tuple[str, ...]:
     """Return the runs that nobody is at and that have something to do."""
     return tuple(name for (name,) in session.rows(_ABANDONED, runtime))
+
+
+def leased(session: Session, runtime: str, but: str) -> tuple[int, datetime | None]:
+    """Return how many runs with something to do others than `but` have, and until when."""
+    ((count, expires),) = session.rows(_LEASED, runtime, but)
+    return count, None if expires is None else from_micros(expires)
 
 
 def send(session: Session, runtime: str, run_id: str, signal: str) -> None:

@@ -101,6 +101,14 @@ class SqlStore:
         name = to_text(runtime)
         return self.database.read(lambda session: owning.abandoned(session, name))
 
+    def leased(self, runtime: str, *, but: str) -> tuple[int, datetime | None]:
+        """Return how many runs are kept from `abandoned` by leases of others than `but` alone.
+
+        And when the last of those leases ends, unless it is renewed. No part of the contract.
+        """
+        name = to_text(runtime)
+        return self.database.read(lambda session: owning.leased(session, name, but))
+
     # -- changing it ------------------------------------------------------------------------
 
     def write(self, runtime: str, changes: Sequence[RunChange]) -> tuple[str, ...]:
