@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -505,3 +506,21 @@ def test_every_option_that_is_a_function_can_be_named_by_its_path(project: None)
     fields = attrs.fields_dict(RuntimeOptions)
     callables = {name for name, one in fields.items() if one.validator is checks.can_be_called}
     assert callables <= PATHS <= set(fields)
+
+
+def test_the_prune_command_deletes_and_says_so(
+    configure: Callable[..., AgentRuntime], llm: ScriptedLlm, tmp_path: Path
+) -> None:
+    from django.core.management import CommandError, call_command
+
+    rt = configure(store=f"sqlite:///{tmp_path}/runs.db")
+    llm.say(MODEL, text("done"), ASKED)
+    for status in ("done", "pending"):
+        assert rt.run_turn(rt.spawn(rt.root, "desk").handle, "go").status == status
+    said = io.StringIO()
+    call_command("toolnexus_prune", "--older-than", "0s", stdout=said)
+    assert said.getvalue().startswith("1 agent deleted that nobody has touched since ")
+    assert [view.id for view in rt.list()] == ["root/desk.2"]
+    for arguments, says in ((["--older-than", "30"], "such as 30d"), ([], "--older-than")):
+        with pytest.raises(CommandError, match=says):
+            call_command("toolnexus_prune", *arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -370,3 +371,23 @@ def test_nobody_needs_a_framework_for_the_rest() -> None:
     with running(script) as child:
         child.expect("False")
         child.end()
+
+
+def test_the_prune_command_deletes_and_says_so(
+    llm: ScriptedLlm, make_app: MakeApp, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/runs.db"
+    app = make_app(registry=[AgentDef("a", tools=[Pay()])], store=store)
+    llm.say("m", text("done"), tool_call("pay"))
+    rt = rt_of(app)
+    for status in ("done", "pending"):
+        assert rt.wait_on(wake(rt), timeout=LIMIT).status == status
+    runner = app.test_cli_runner()
+    done = runner.invoke(args=["toolnexus", "prune", "--older-than", "0s"])
+    assert done.exit_code == 0
+    assert done.output.startswith("1 agent deleted that nobody has touched since ")
+    assert [view.id for view in rt.list()] == ["root/a.2"]
+    for arguments, says in ((["--older-than", "30"], "such as 30d"), ([], "Missing option")):
+        wrong = runner.invoke(args=["toolnexus", "prune", *arguments])
+        assert wrong.exit_code == 2
+        assert says in wrong.output

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import Context, copy_context
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from toolnexus.client.options import options_from
 from toolnexus.contrib.per_process import PerProcess
+from toolnexus.contrib.pruning import AGE_HELP, age, prune
 from toolnexus.contrib.recovering import EVERY_HELP, LIMIT_HELP, recover
 from toolnexus.errors import ConfigError
 from toolnexus.runtime.options import RuntimeOptions
@@ -53,7 +55,7 @@ class Toolnexus:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Let `app` have a runtime, and the command `flask toolnexus recover`. Starts nothing.
+        """Let `app` have a runtime, and the commands `flask toolnexus ...`. Starts nothing.
 
         Raises:
             ConfigError: An option does not exist, or has a wrong value.
@@ -123,4 +125,17 @@ def _commands(agents: Toolnexus) -> AppGroup:
         """Go on with runs whose process has died in the middle of a turn."""
         recover(agents.runtime, every, click.echo, limit)
 
+    @group.command("prune")
+    @click.option("--older-than", required=True, callback=_age, metavar="AGE", help=AGE_HELP)
+    def prune_runs(older_than: timedelta) -> None:
+        """Delete runs that nobody has touched for long."""
+        prune(agents.runtime, older_than, click.echo)
+
     return group
+
+
+def _age(_context: click.Context, _option: click.Parameter, text: str) -> timedelta:
+    try:
+        return age(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
