@@ -313,3 +313,14 @@ def test_wait_connections_says_how_many_there_are(llm: ScriptedLlm) -> None:
     with pytest.raises(TimeoutError, match="1 connections are open"):
         llm.wait_connections(0, timeout=0.01)
     connection.close()
+
+
+def test_it_serves_at_a_port_that_is_given() -> None:
+    with ScriptedLlm() as first:
+        with pytest.raises(OSError, match="in use"):
+            ScriptedLlm(port=first._server.port)
+        port = first._server.port
+    with ScriptedLlm(port=port) as second:
+        second.say("m", text("Hello."))
+        assert second.base_url == f"http://127.0.0.1:{port}/v1"
+        assert ask(second).status_code == 200

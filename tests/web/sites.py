@@ -87,12 +87,16 @@ DJANGO = Framework(
 
 
 class Visitor:
-    """A client of a site: its cookies, and a connection of its own for each request."""
+    """A client of a site: its cookies, and a connection of its own for each request.
 
-    def __init__(self, url: str, framework: Framework) -> None:
+    Django's own server closes such a connection without saying so, and has to be spared that.
+    """
+
+    def __init__(self, url: str, framework: Framework, *, stays: bool = False) -> None:
         self.url = url
         self.session = requests.Session()
-        self.session.headers["Connection"] = "close"
+        if not stays:
+            self.session.headers["Connection"] = "close"
         self.session.trust_env = False
         if framework is DJANGO:
             self._log_in()
@@ -154,10 +158,12 @@ def pid_of(response: requests.Response) -> int:
     return int(response.headers[PID])
 
 
-def until(is_so: Callable[[], bool], problem: str, *seen: object) -> None:
+def until(
+    is_so: Callable[[], bool], problem: str, *seen: object, seconds: float = LIMIT
+) -> None:
     """Look again and again; what is looked at has no other way to tell."""
     over = threading.Event()
-    limit = threading.Timer(LIMIT, over.set)
+    limit = threading.Timer(seconds, over.set)
     limit.start()
     try:
         while not is_so():

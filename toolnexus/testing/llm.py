@@ -67,7 +67,15 @@ class ScriptedLlm:
         check_done: Whether the `scripted_llm` fixture calls `assert_done` after the test.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, port: int = 0) -> None:
+        """Serve.
+
+        Args:
+            port: Where; 0 for any that is free, which is what a test wants.
+
+        Raises:
+            OSError: The port is in use.
+        """
         self.check_done = True
         # Guards everything below; notified for each request. Never held during I/O, a gate
         # or an answer function.
@@ -79,7 +87,7 @@ class ScriptedLlm:
         self._thoughts = ThoughtMemory()
         self._gates: list[Gate] = []
         self._serial = 0
-        self._server = LoopbackServer(self._respond)
+        self._server = LoopbackServer(self._respond, port)
         self.base_url = f"http://127.0.0.1:{self._server.port}/v1"
 
     def say(self, model: str, *replies: Reply) -> None:

@@ -164,21 +164,24 @@ def _head(status: int, headers: Mapping[str, str]) -> bytes:
 
 
 class LoopbackServer:
-    """Accepts connections on a free port of 127.0.0.1, one thread for each.
+    """Accepts connections on a port of 127.0.0.1, one thread for each.
 
     Args:
         respond: Answers one request on the connection's thread. It may raise `HungUp` or
             `OSError` to end the connection.
+        port: 0 for any that is free.
     """
 
-    def __init__(self, respond: Callable[[HttpRequest, Connection], None]) -> None:
+    def __init__(
+        self, respond: Callable[[HttpRequest, Connection], None], port: int = 0
+    ) -> None:
         self._respond = respond
         # Guards _open and _threads; notified when a connection comes or goes.
         self._changed = threading.Condition(threading.Lock())
         self._open: set[Connection] = set()
         self._threads: list[threading.Thread] = []
         self._is_closed = False
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
         self._listener.settimeout(0)
         self.port: int = self._listener.getsockname()[1]
         self._bell, self._ringer = socket.socketpair()

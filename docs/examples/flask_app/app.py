@@ -5,6 +5,7 @@
     flask run                                       # or, with four workers:
     gunicorn -w 4 --preload 'app:create_app()'
 
+Without a key: `python ../scripted_model.py`, whose address goes into FLASK_TOOLNEXUS__base_url.
 Settings come from the environment: FLASK_TOOLNEXUS__base_url for another endpoint,
 FLASK_TOOLNEXUS__default_model, and so on for any option of the runtime.
 """

@@ -7,6 +7,7 @@
     python manage.py runserver                      # or, with four workers:
     gunicorn -w 4 --preload shop.wsgi
 
+Without a key: `python ../scripted_model.py`, whose address goes into OPENAI_BASE_URL.
 The page is at /, the open requests are also at /admin/. Other settings of the environment:
 OPENAI_BASE_URL for another endpoint; TOOLNEXUS_STORE for runs in another place; PGDATABASE,
 with libpq's other variables, for the application's own tables in Postgres.
