@@ -118,7 +118,8 @@ class TaskResult:
         status: One of the seven strings of `STATUSES`.
         pending: The first open request in call order; None unless `pending`.
         pending_path: Id path of the handle that asked, by segment; None unless `pending`.
-        turns: LLM calls of this handle so far.
+        turns: Model replies that this handle has had so far: over all its turns, and not over
+            those of the agents below it.
         total_tokens: Tokens of this handle and everything below it so far.
         limit: Which limit stopped it (`maxTurns`, `tokens`, `toolCalls`, `wallMs`); None else.
     """

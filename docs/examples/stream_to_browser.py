@@ -72,7 +72,8 @@ class Runs:
         """Start a run and return its handle."""
         handle = self.rt.spawn(self.rt.root, "payments").handle
         self._close_when_over(handle)
-        self.rt.wake(handle, prompt, streams=True)  # kept for pages that come later
+        # Streamed, for pages that come later. A refusal is its result, which pages are told.
+        self.rt.wake(handle, prompt, streams=True)
         return handle
 
     def answer(self, handle: Handle, answer: Answer) -> None:

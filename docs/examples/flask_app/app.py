@@ -76,7 +76,10 @@ def started(prompt: str) -> Handle:
     """Start a run. It goes on without this request."""
     rt = agents.runtime
     handle = rt.spawn(rt.root, "desk").handle
-    rt.wake(handle, prompt)
+    why = rt.wake(handle, prompt).error  # as where this worker is about to end
+    if why is not None:
+        rt.close(handle)  # it would stay idle, and be waited for in vain
+        abort(503, why)
     return handle
 
 
