@@ -217,7 +217,10 @@ def test_a_process_beside_the_server_looks_again_and_again(
         run_id, pid = ann.start()
         llm.wait_asked(MODEL)
         os.kill(pid, signal.SIGKILL)
-        assert said.readline() == f"{run_id}: taken over\n"
+        line = said.readline()
+        if line.startswith("nothing taken over: 1 run has a lease "):
+            line = said.readline()  # its first look came before the lease was over
+        assert line == f"{run_id}: taken over\n"
         assert ann.wait_status(run_id, "done")["text"] == "Nothing to do."
 
 

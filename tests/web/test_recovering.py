@@ -13,10 +13,10 @@ import pytest
 from tests.conftest import LIMIT
 from tests.runtime.support import Make, within
 from toolnexus import AgentDef, StoreError
-from toolnexus.contrib.recovering import SHOWN, recover
+from toolnexus.contrib.recovering import SHOWN, _FewFailures, recover
 from toolnexus.stores import MemoryStore
 from toolnexus.stores.records import RunChange
-from toolnexus.testing import RecordedRequest, Reply, ScriptedLlm, text
+from toolnexus.testing import RecordedRequest, Reply, ScriptedLlm, VirtualClock, text
 
 
 class Enough(Exception):
@@ -233,3 +233,17 @@ def test_of_many_runs_that_cannot_be_recovered_the_log_tells_of_few_and_once(
     assert len({record.getMessage() for record in caplog.records}) == SHOWN
     assert said == [f"{MANY} runs could not be recovered; the log tells of {SHOWN}"]
     assert logging.getLogger("toolnexus.runtime.recovering").filters == []
+
+
+def test_a_run_that_still_cannot_be_recovered_is_told_again_after_an_hour() -> None:
+    clock = VirtualClock()
+    failures = _FewFailures(print, clock)
+    seen = []
+    for _ in range(3):
+        record = logging.LogRecord("x", 40, "x", 1, "%s cannot be", ("root/a.1",), None)
+        seen += [bool(failures.filter(record)), bool(failures.filter(record))]
+        failures.sum_up()
+        clock.advance(1_800)
+    assert seen == [True, False, False, False, False, False]
+    failures.sum_up()
+    assert failures.filter(record)

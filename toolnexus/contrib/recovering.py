@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from toolnexus.clock import RealClock, Signal
+from toolnexus.clock import Clock, RealClock, Signal
 from toolnexus.errors import StoreError
 from toolnexus.runtime.housekeeping import leased_elsewhere
 from toolnexus.runtime.runtime import AgentRuntime
@@ -22,6 +22,8 @@ SHOWN: Final = 20
 _FIRST_NAP: Final = 0.2
 _LONGEST_NAP: Final = 2.0
 """How long the command waits, each time longer, before it looks again for what is at rest."""
+
+_FORGET_SECONDS: Final = 3_600.0
 
 _LOG: Final = logging.getLogger("toolnexus.runtime.recovering")
 
@@ -139,16 +141,21 @@ class _Account:
 
 
 class _FewFailures(logging.Filter):
-    """Lets the log tell once of each run that cannot be recovered, and of few of them.
+    """Lets the log tell once an hour of each run that cannot be recovered, and of few of them.
 
     The command looks again and again, and each look fails for the same runs.
     """
 
-    def __init__(self, say: Callable[[str], object]) -> None:
+    def __init__(self, say: Callable[[str], object], clock: Clock | None = None) -> None:
         super().__init__()
         self._say = say
+        self._clock = clock or RealClock()
+        self._forget()
+
+    def _forget(self) -> None:
         self._known: set[str] = set()
         self._last = SHOWN  # how many were told last
+        self._until = self._clock.monotonic() + _FORGET_SECONDS
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Say whether a line is to be written."""
@@ -162,6 +169,8 @@ class _FewFailures(logging.Filter):
         if len(self._known) > self._last:
             self._last = len(self._known)
             self._say(f"{self._last} runs could not be recovered; the log tells of {SHOWN}")
+        if self._clock.monotonic() >= self._until:
+            self._forget()
 
     def __enter__(self) -> _FewFailures:
         _LOG.addFilter(self)
