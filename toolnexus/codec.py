@@ -17,6 +17,9 @@ JsonValue: TypeAlias = Any
 NESTING_MAX: Final = 200
 """How deep JSON from outside may nest: what is kept is walked again, on a deeper stack."""
 
+_PART_MAX: Final = NESTING_MAX - 20
+"""How deep a value may nest that is kept as a part of a record."""
+
 _KINDS: Final = {str: "string", int: "integer", list: "array", dict: "object"}
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -98,7 +101,7 @@ def loads(text: str | bytes) -> JsonValue:
         value = _parse(text)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
-    if text.count("[") + text.count("{") > NESTING_MAX and _is_too_deep(value):
+    if text.count("[") + text.count("{") > NESTING_MAX and _is_too_deep(value, NESTING_MAX):
         raise ValueError(f"JSON nested more than {NESTING_MAX} levels deep")
     return value
 
@@ -112,13 +115,13 @@ def _parse(text: str) -> JsonValue:
     return value if end == len(text) else _decoder.decode(text)
 
 
-def _is_too_deep(value: JsonValue) -> bool:
+def _is_too_deep(value: object, limit: int) -> bool:
     level = [value]
-    for _ in range(NESTING_MAX):
+    for _ in range(limit):
         level = [
             item
             for one in level
-            if isinstance(one, (dict, list))
+            if isinstance(one, (dict, list, tuple))
             for item in (one.values() if isinstance(one, dict) else one)
         ]
         if not level:
@@ -188,12 +191,15 @@ def check_json(value: object, where: str) -> None:
     """Raise unless `value` is JSON to the letter (string keys, finite numbers, no tuples lost).
 
     Raises:
-        WireFormatError: It is not; the message names the place and the value's type.
+        WireFormatError: It is not, or is nested so deeply that it could not be read again as a
+            part of a record; the message names the place and the value's type.
     """
     try:
-        json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise WireFormatError(f"{where} must be JSON: {error}") from None
+    if text.count("[") + text.count("{") > _PART_MAX and _is_too_deep(value, _PART_MAX):
+        raise WireFormatError(f"{where} must be JSON of at most {_PART_MAX} levels")
     _check_keys(value, where)
 
 

@@ -12,6 +12,7 @@ from tests.conftest import LIMIT
 from tests.durable.hooked import HookedStore, claim_only, fails
 from tests.runtime.streams import until
 from tests.runtime.support import in_thread, within
+from tests.runtime.test_shared_logins import crm
 from toolnexus import (
     AgentDef,
     AgentRuntime,
@@ -19,6 +20,7 @@ from toolnexus import (
     Budget,
     Handle,
     Request,
+    RequestConflict,
     StoreError,
     ToolContext,
     ToolResult,
@@ -268,3 +270,45 @@ def test_recover_goes_on_where_the_store_fails_for_one_run(
     rt.recover()
     assert store.abandoned("default") == ()
     assert len(rt.pending()) == 2
+
+
+def test_a_login_that_others_open_again_and_again_is_asked_for_in_the_end(
+    make_runtime: Make, llm: ScriptedLlm
+) -> None:
+    llm.say("m", tool_call("crm"), text("in"))
+    store, left = HookedStore(), list(range(12))
+
+    def conflict() -> None:
+        if left:
+            left.pop()
+            store.before["write"] = conflict
+            raise RequestConflict("another", "open")
+
+    rt = make_runtime(AgentDef("a", tools=[crm()]), store=store)
+    handle = rt.spawn(rt.root, "a").handle
+    llm_asked = in_thread(rt.run_turn, handle, "go")
+    store.before["write"] = conflict
+    assert llm_asked.result(LIMIT).status == "pending"
+    assert left == []
+    (pending,) = rt.pending()
+    rt.resume(Answer(pending.request.id, ok=True))
+    assert rt.wait_on(handle, LIMIT).text == "in"
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_closed_runtime_keeps_nobody_waiting(
+    make_runtime: Make, llm: ScriptedLlm, has_begun: bool
+) -> None:
+    llm.say("m", text("lost").held_by(threading.Event()))
+    rt = make_runtime(AgentDef("a"), store=MemoryStore())
+    handle = rt.spawn(rt.root, "a").handle
+    if has_begun:
+        rt.wake(handle, "go")
+        llm.wait_asked("m")
+    rt.close()
+    assert within(rt.wait_on, handle).status == "closed"
+    assert rt.future_result(handle).result(LIMIT).status == "closed"
+    assert within(rt.run_turn, handle, "more").status == "closed"
+    assert [one.result.status for one in within(lambda: list(rt.stream(handle, "more")))] == [
+        "closed"
+    ]

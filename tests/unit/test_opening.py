@@ -134,3 +134,11 @@ def test_a_url_is_no_path(url: str, says: str) -> None:
 )
 def test_what_is_no_url_is_a_path(path: str | Path) -> None:
     assert SqliteStore(path).path == os.path.abspath(path)
+
+
+@pytest.mark.parametrize("path", [":memory:", "runs\0.db"])
+def test_a_path_that_is_none_of_a_file_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="a file's path is due"):
+        SqliteStore(path)
+    with pytest.raises(ConfigError, match="a file's path is due"):
+        open_store(f"sqlite:///{path}")

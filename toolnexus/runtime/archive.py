@@ -72,6 +72,8 @@ class Archive:
         """Return open requests, oldest first."""
         if kind is not None and not isinstance(kind, str):
             raise ConfigError(f"kind must be a text such as 'approval', not {kind!r}")
+        if limit is not None and type(limit) is not int:
+            raise ConfigError(f"limit must be a whole number, not {limit!r}")
         least = None if older_than is None else checks.span(older_than, "older_than")
         now = self._clock.now()
         found: list[PendingRequest] = []
@@ -160,8 +162,9 @@ class Archive:
     def standing(self, handle: Handle) -> TaskResult | None:
         """Return the result of a settled handle; None where one is still to come."""
         found = self._store.load_handle(self._name, handle.id)
-        if found is None:
-            return handle.last_result or CLOSED
+        if found is None:  # it was pruned
+            last = handle.last_result
+            return CLOSED if last is None or last.status == "pending" else last
         record, head = found.record, readable_head(found.record)
         if is_busy(head):
             return None

@@ -84,7 +84,11 @@ class Housekeeping:
             span = checks.span(older_than, "older_than")
             if span < timedelta(0):
                 raise ConfigError(f"older_than must not be negative, not {older_than!r}")
-            before = self._core.clock.now() - span
+            try:
+                before = self._core.clock.now() - span
+            except OverflowError:
+                why = f"older_than goes back to no date: {older_than!r}"
+                raise ConfigError(why) from None
         for grant in keeper.archive.grants():
             if grant.has_ended(before):
                 keeper.store.remove_grant(keeper.name, grant.id)

@@ -50,6 +50,11 @@ class Outcomes:
         self._look_up(handle)
         with core.deciding() as effects:
             future = core.new_future_locked(handle)
+            left = self._left_locked(handle)
+            if left is not None:
+                core.forget_future_locked(handle, future)
+                effects.settle(future, left)
+                return future
             self.watch_locked(handle, future)
             future.help = lambda timeout: self._waiting.help(handle, future, timeout)
             if handle._state is State.CLOSED or (handle._is_closing and handle._run is None):
@@ -80,6 +85,9 @@ class Outcomes:
         written: TaskResult | None = None
         while True:
             with self._core.lock:
+                left = self._left_locked(handle)
+                if left is not None:
+                    return left
                 standing, kept_in = self.standing_here_locked(handle), handle._tree
                 if standing is None:
                     future = self._core.new_future_locked(handle)
@@ -117,8 +125,16 @@ class Outcomes:
         return self._core.keeper.archive.standing(handle)
 
     def _look_up(self, handle: Handle) -> None:
-        if self._core.keeper is not None and handle.parent is not None:
-            self._core.keeper.shells.refresh(handle)
+        keeper = self._core.keeper
+        if keeper is not None and handle.parent is not None and not keeper.is_detached:
+            keeper.shells.refresh(handle)
+
+    def _left_locked(self, handle: Handle) -> TaskResult | None:
+        """Return what is known of a handle that a closed runtime has left; None for others."""
+        keeper = self._core.keeper
+        if keeper is None or handle.parent is None or not keeper.is_detached:
+            return None
+        return handle.last_result or self._core.result_locked(handle, End("closed", "closed"))
 
     def _is_here(self, handle: Handle) -> bool:
         return self._core.keeper is None or handle.parent is None or handle._tree is not None

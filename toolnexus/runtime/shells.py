@@ -110,6 +110,9 @@ class Shells:
     def let_end(self, handle: Handle) -> None:
         """Know of a handle that it is closed, also where it was pruned."""
         self.refresh(handle)
+        self._let_end(handle)
+
+    def _let_end(self, handle: Handle) -> None:
         with self._core.lock:
             if handle._tree is None:
                 self._know(handle, State.CLOSED)
@@ -144,13 +147,15 @@ class Shells:
             return  # this process has it
         record = record or self._store.handle(self._name, handle.id)
         if record is None:
-            return  # it was pruned
+            self._let_end(handle)
+            return
         messages: Mapping[int, JsonValue] = {}
         has_news = readable_head(record).get("ends") != handle._ends
         if has_news:
             # Once more, for the result and the messages are to be of the same turn.
             found = self._store.load_handle(self._name, handle.id)
             if found is None:
+                self._let_end(handle)
                 return
             record, messages = found.record, found.messages
         head = readable_head(record)

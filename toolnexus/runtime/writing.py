@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from toolnexus.clock import RealClock, Signal
 from toolnexus.errors import RequestConflict
 from toolnexus.forms import login_key
 from toolnexus.runtime.core import Core
@@ -15,8 +16,14 @@ from toolnexus.stores.base import RunStore
 
 logger = logging.getLogger(__name__)
 
-_TRIES: Final = 5
-"""How often a write is tried again whose requests others have opened in the same moment."""
+_TRIES: Final = 40
+_PATIENT_TRIES: Final = 4
+_PAUSE_SECONDS: Final = 0.005
+"""How often a write is tried again whose requests others have opened in the same moment, how
+often of these at once, and how long is waited before each of the others."""
+
+# Other processes' time is not virtual.
+_real: Final = RealClock()
 
 
 class Writing:
@@ -32,7 +39,9 @@ class Writing:
 
         Where a request cannot be opened they are taken anew, in place, with another id for it.
         """
-        for _ in range(_TRIES):
+        for number in range(_TRIES):
+            if number > _PATIENT_TRIES:
+                _real.wait(Signal(), _PAUSE_SECONDS)
             try:
                 return self._store.write(self._name, [one.change for one in steps])
             except RequestConflict as conflict:

@@ -245,8 +245,8 @@ class RunStore(Protocol):
 
         That is: whole runs, unless a lease of theirs lasts, or a turn is under way in them, or
         something has come for them, or, with `keep_suspended`, one of their requests is open.
-        And closed handles of the runs that stay, other than a run's first. A request goes with
-        the last handle that has waited for it.
+        And closed handles of the runs that stay, other than a run's first, unless a turn is
+        under way in them. A request goes with the last handle that has waited for it.
 
         Returns:
             How many handles were deleted.

@@ -91,6 +91,11 @@ def plain_path(path: str | os.PathLike[str]) -> str:
         ConfigError: It is a URL; says what is right, and quotes nothing that may be a password.
     """
     text = os.fspath(path)
+    if text == ":memory:" or "\0" in text:
+        raise ConfigError(
+            f"a file's path is due here, not {text!r}; MemoryStore(), or"
+            " AgentRuntime(store='memory://'), keeps runs in memory"
+        )
     found = _URL.match(text)
     if found is None:
         return text

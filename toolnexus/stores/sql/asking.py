@@ -10,7 +10,7 @@ import attrs
 from toolnexus.errors import RequestConflict
 from toolnexus.stores.records import NewRequest, Wait
 from toolnexus.stores.sql.session import Outdated, Session
-from toolnexus.stores.sql.values import to_micros, to_text
+from toolnexus.stores.sql.values import to_key, to_micros, to_text
 
 _REQUEST: Final = """SELECT id, state FROM toolnexus_request
     WHERE runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?) AND name = ?
@@ -68,7 +68,7 @@ class Requests:
         used = self._known.get(new.id)
         if used is not None:
             raise RequestConflict(new.id, used.state)
-        login = None if new.login is None else to_text(new.login)
+        login = None if new.login is None else to_key(new.login)
         same = None if login is None else session.row(_OPEN_LOGIN, runtime, login)
         if same is not None:
             raise RequestConflict(same[0], "open")

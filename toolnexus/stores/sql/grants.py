@@ -10,7 +10,7 @@ from toolnexus.codec import JsonValue
 from toolnexus.errors import StoreError
 from toolnexus.stores.sql import owning
 from toolnexus.stores.sql.session import Session
-from toolnexus.stores.sql.values import from_column
+from toolnexus.stores.sql.values import from_column, from_text
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ def grants(session: Session, runtime: str) -> Mapping[str, JsonValue]:
     It is left out, for without it somebody is asked, and nothing is done that nobody allowed.
     """
     found: dict[str, JsonValue] = {}
-    for name, text in session.rows(_GRANTS, runtime):
+    for key, text in session.rows(_GRANTS, runtime):
+        name = from_text(key)
         try:
             found[name] = from_column(text, f"grant {name!r}")
         except StoreError as error:

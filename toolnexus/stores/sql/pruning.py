@@ -40,7 +40,8 @@ _OLD_HANDLES: Final = """SELECT h.changed, h.id, n.id, n.name
     WHERE h.runtime = (SELECT id FROM toolnexus_runtime WHERE name = ?)
     AND h.state = 'closed' AND h.changed < ? AND (h.changed, h.id) > (?, ?)
     AND h.name <> n.name ORDER BY h.changed, h.id LIMIT ?"""
-_LOCK_RUN: Final = "SELECT id FROM toolnexus_run WHERE id = ? FOR UPDATE"
+# A call of a turn under way may still want to know what became of a closed handle.
+_LOCK_RUN: Final = "SELECT id FROM toolnexus_run WHERE id = ? AND busy = 0 FOR UPDATE"
 _IS_CLOSED: Final = """SELECT 1 FROM toolnexus_handle
     WHERE id = ? AND state = 'closed' AND changed < ? AND NOT EXISTS (
     SELECT 1 FROM toolnexus_wait WHERE run = ? AND handle = ? AND done = 0)"""
@@ -110,12 +111,12 @@ def _end_runs(runs: Sequence[int], limit: int, keeps: bool, session: Session) ->
 
 def _end_handles(rows: Sequence[Row], limit: int, session: Session) -> int:
     """Delete those of the handles, given in the order of their runs' ids, that are closed."""
-    for run in dict.fromkeys(row[2] for row in rows):
-        session.row(_LOCK_RUN, run)
+    runs = dict.fromkeys(row[2] for row in rows)
+    resting = {run for run in runs if session.row(_LOCK_RUN, run) is not None}
     closed = [
         (run, key)
         for _, key, run, _ in rows
-        if session.row(_IS_CLOSED, key, limit, run, key) is not None
+        if run in resting and session.row(_IS_CLOSED, key, limit, run, key) is not None
     ]
     found = {row for one in closed for row in session.rows(_HANDLE_REQUESTS, *one)}
     requests = _lock_requests(session, found)

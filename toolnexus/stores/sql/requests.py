@@ -19,6 +19,7 @@ from toolnexus.stores.sql.values import (
     from_column,
     from_micros,
     from_text,
+    to_key,
     to_micros,
     to_text,
 )
@@ -92,7 +93,7 @@ def conditions(
     if kind is not None:
         found.append((_IS_OF_KIND, (to_text(kind),)))
     if login is not None:
-        found.append((_IS_LOGIN, (to_text(login),)))
+        found.append((_IS_LOGIN, (to_key(login),)))
     if due is not None:
         found.append((_IS_DUE, (to_micros(due),)))
     if is_announced is not None:

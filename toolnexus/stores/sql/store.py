@@ -135,12 +135,12 @@ class SqlStore:
     def send(self, runtime: str, run_id: str, signal: JsonValue) -> None:
         """Put a signal in a run's letter box; one for an unknown run is dropped."""
         name, text = to_text(runtime), to_column(signal, f"a signal for run {run_id!r}")
-        self.database.write(lambda session: owning.send(session, name, run_id, text))
+        self.database.write(lambda session: owning.send(session, name, to_text(run_id), text))
 
     def mail(self, runtime: str, run_id: str) -> Mail:
         """Return what has come for a run."""
         name = to_text(runtime)
-        return self.database.read(lambda session: owning.mail(session, name, run_id))
+        return self.database.read(lambda session: owning.mail(session, name, to_text(run_id)))
 
     def announced(self, runtime: str, request_ids: Sequence[str]) -> None:
         """Note that the host was told of these requests."""
@@ -152,17 +152,21 @@ class SqlStore:
     def load(self, runtime: str, run_id: str) -> tuple[StoredHandle, ...]:
         """Return the handles of a run that are not closed, parents before children."""
         name = to_text(runtime)
-        return self.database.read(lambda session: reading.load(session, name, run_id))
+        return self.database.read(lambda session: reading.load(session, name, to_text(run_id)))
 
     def load_handle(self, runtime: str, handle_id: str) -> StoredHandle | None:
         """Return one handle with everything that is kept of it; None for an unknown id."""
         name = to_text(runtime)
-        return self.database.read(lambda session: reading.load_handle(session, name, handle_id))
+        return self.database.read(
+            lambda session: reading.load_handle(session, name, to_text(handle_id))
+        )
 
     def handle(self, runtime: str, handle_id: str) -> HandleRecord | None:
         """Return one handle, also a closed one; None for an unknown id."""
         name = to_text(runtime)
-        return self.database.read(lambda session: reading.handle(session, name, handle_id))
+        return self.database.read(
+            lambda session: reading.handle(session, name, to_text(handle_id))
+        )
 
     def handles(
         self,
@@ -172,17 +176,21 @@ class SqlStore:
         limit: int | None = None,
     ) -> Iterator[HandleRecord]:
         """Yield the handles that are not closed, run by run, parents before children."""
-        return reading.each_handle(self.database, to_text(runtime), under, limit)
+        return reading.each_handle(
+            self.database, to_text(runtime), None if under is None else to_text(under), limit
+        )
 
     def calls(self, runtime: str, run_id: str) -> Mapping[str, Mapping[int, JsonValue]]:
         """Return the unfinished calls of a run, by handle id and position."""
         name = to_text(runtime)
-        return self.database.read(lambda session: reading.calls(session, name, run_id))
+        return self.database.read(lambda session: reading.calls(session, name, to_text(run_id)))
 
     def request(self, runtime: str, request_id: str) -> RequestRecord | None:
         """Return one request; None for an unknown id."""
         name = to_text(runtime)
-        return self.database.read(lambda session: requests.request(session, name, request_id))
+        return self.database.read(
+            lambda session: requests.request(session, name, to_text(request_id))
+        )
 
     def requests(
         self,
@@ -200,8 +208,9 @@ class SqlStore:
         wanted = requests.conditions(
             state=state, kind=kind, login=login, due=due, is_announced=is_announced
         )
+        inside = None if under is None else to_text(under)
         return requests.each_request(
-            self.database, to_text(runtime), wanted, under=under, limit=limit
+            self.database, to_text(runtime), wanted, under=inside, limit=limit
         )
 
     def next_expiry(self, runtime: str) -> datetime | None:
@@ -214,12 +223,15 @@ class SqlStore:
     def put_grant(self, runtime: str, grant_id: str, grant: JsonValue) -> None:
         """Keep a grant."""
         name, text = to_text(runtime), to_column(grant, f"grant {grant_id!r}")
-        self.database.write(lambda session: grants.put_grant(session, name, grant_id, text))
+        key = to_text(grant_id)
+        self.database.write(lambda session: grants.put_grant(session, name, key, text))
 
     def remove_grant(self, runtime: str, grant_id: str) -> bool:
         """Forget a grant; say whether there was one."""
         name = to_text(runtime)
-        return self.database.write(lambda session: grants.remove_grant(session, name, grant_id))
+        return self.database.write(
+            lambda session: grants.remove_grant(session, name, to_text(grant_id))
+        )
 
     def grants(self, runtime: str) -> Mapping[str, JsonValue]:
         """Return the grants by id, oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from datetime import datetime, timedelta, timezone
 from typing import Final
@@ -71,6 +72,11 @@ def to_text(text: str) -> str:
     except UnicodeEncodeError:
         return json.dumps(text)
     return json.dumps(text) if "\0" in text or text.startswith('"') else text
+
+
+def to_key(text: str) -> str:
+    """Return what stands for a text, of any length, where it is only looked for."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def from_text(text: str) -> str:

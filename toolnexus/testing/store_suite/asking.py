@@ -9,7 +9,7 @@ import pytest
 
 from toolnexus.errors import RequestConflict, StoreError
 from toolnexus.stores.base import RunStore
-from toolnexus.stores.records import RequestRecord, RunChange, Wait
+from toolnexus.stores.records import Mail, RequestRecord, RunChange, Wait
 from toolnexus.testing.store_suite.base import (
     FAR,
     RT,
@@ -78,6 +78,29 @@ class AskingSuite(StoreSuite):
         ask(store, other, "q3", login="github")
         assert ids(store.requests(RT, state="open", login="github")) == ["q3"]
         assert ids(store.requests(RT, login="github")) == ["q1", "q3"]
+
+    def test_a_login_may_be_of_any_length(self, store: RunStore) -> None:
+        """A form is part of what is logged in to."""
+        lease, login = begin(store), "crm \x00 \ud800" * 20_000
+        ask(store, lease, "q1", login=login)
+        assert ids(store.requests(RT, login=login)) == ["q1"]
+        with pytest.raises(RequestConflict):
+            ask(store, lease, "q2", 1, login=login)
+
+    @pytest.mark.parametrize("text", ["a\x00b", "a\ud800b", '"a', ""])
+    def test_an_id_that_cannot_be_is_unknown(self, store: RunStore, text: str) -> None:
+        begin(store)
+        assert store.request(RT, text) is None
+        assert store.handle(RT, text) is None
+        assert store.load_handle(RT, text) is None
+        assert store.load(RT, text) == ()
+        assert store.mail(RT, text) == Mail()
+        assert list(store.requests(RT, under=text)) == []
+        assert list(store.handles(RT, under=text)) == []
+        assert not store.remove_grant(RT, text)
+        store.put_grant(RT, text, 1)
+        assert store.grants(RT) == {text: 1}
+        assert store.remove_grant(RT, text)
 
     def test_a_request_nobody_waits_for_any_more_is_gone(self, store: RunStore) -> None:
         lease, other = begin(store), begin(store)

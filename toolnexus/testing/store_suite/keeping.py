@@ -182,6 +182,17 @@ class KeepingSuite(StoreSuite):
         assert state_of(store, "q1") is None
         assert store.handle(RT, lease.run_id) is not None
 
+    def test_closed_handles_stay_while_a_turn_is_under_way(self, store: RunStore) -> None:
+        """One of its calls may still want to know what became of them."""
+        lease = begin(store)
+        child = f"{lease.run_id}/b.1"
+        write(store, lease, handles=(at(child, agent="b"),), is_busy=True)
+        write(store, lease, handles=(at(child, "closed", agent="b"),), is_busy=True)
+        self.let_pass(1)
+        assert store.prune(RT, FAR, keep_suspended=True) == 0
+        write(store, lease, is_busy=False)
+        assert store.prune(RT, FAR, keep_suspended=True) == 1
+
     def test_a_request_stays_while_another_run_waits_for_it(self, store: RunStore) -> None:
         one, two = begin(store), begin(store, owner=TWO)
         wait = ask(store, one, "q1")
