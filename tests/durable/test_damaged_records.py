@@ -100,6 +100,12 @@ DAMAGE: dict[str, tuple[str, str]] = {
         """UPDATE toolnexus_handle SET head = replace(head, '"turns"', '"-"') WHERE name = ?""",
         """UPDATE toolnexus_handle SET head = replace(head, '"-"', '"turns"') WHERE name = ?""",
     ),
+    "number of a head": (
+        """UPDATE toolnexus_handle SET head = replace(head, '"ends":', '"ends":"1","-":')
+        WHERE name = ?""",
+        """UPDATE toolnexus_handle SET head = replace(head, '"ends":"1","-":', '"ends":')
+        WHERE name = ?""",
+    ),
     "part of a call": (
         f"""UPDATE toolnexus_call SET body = replace(body, '"request"', '"-"')
         WHERE handle = {HANDLE}""",

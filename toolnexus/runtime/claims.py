@@ -25,6 +25,7 @@ from toolnexus.runtime.core import Core
 from toolnexus.runtime.handle import PendingRequest
 from toolnexus.runtime.keeping import Keeper
 from toolnexus.runtime.requests import Asked, Said, all_asked, asked
+from toolnexus.runtime.stored import reading
 from toolnexus.runtime.task import tool_of
 from toolnexus.stores.records import Claim, RequestRecord
 from toolnexus.suspension import Answer, format_time
@@ -194,7 +195,8 @@ class Claims:
 
     def _again(self, one: Asked, answer: Answer) -> Found:
         """Return what an equal answer has let go on."""
-        said = Said.from_dict(one.record.answer)
+        with reading(f"the answer to request {answer.id!r}"):
+            said = Said.from_dict(one.record.answer)
         recorded = said.answer
         kept = sealed(one.request, answer, Vault())
         # What was said in secret is nowhere to be compared with.

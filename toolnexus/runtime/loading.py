@@ -72,7 +72,7 @@ class Loading:
         for one in live:
             for call in one.calls.values():
                 child = call.get("child") if isinstance(call, dict) else None
-                if child is not None and child not in known:
+                if isinstance(child, str) and child not in known:
                     closed = self._store.load_handle(self._name, child)
                     if closed is not None:
                         stored.append(closed)

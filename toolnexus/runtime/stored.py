@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -24,6 +24,12 @@ from toolnexus.wire.content import text_of
 if TYPE_CHECKING:
     from toolnexus.parts.part import Content
     from toolnexus.runtime.handle import Handle
+
+_COUNTS: Final = (
+    *("spawned", "children", "inbox", "turns", "tokens", "treeTokens", "toolCalls"),
+    *("wallMs", "ends"),
+)
+"""What of a head is a number."""
 
 
 @attrs.frozen
@@ -57,6 +63,9 @@ def readable_head(record: HandleRecord) -> Mapping[str, JsonValue]:
             f"the record of {record.id} has form {head.get('form')!r}; this release reads "
             f"{HEAD_FORM}"
         )
+    wrong = next((key for key in _COUNTS if type(head.get(key)) is not int), None)
+    if wrong is not None:
+        raise StoreError(f"the record of {record.id} cannot be read: its {wrong} is no number")
     return head
 
 
