@@ -141,7 +141,8 @@ def unsealed(request: Request, answer: Answer, vault: Vault) -> Answer | None:
     """
     if not secret_fields(request):
         return attrs.evolve(answer)
-    secrets = vault.get(request.id)
+    with vault.sealing:
+        secrets = vault.get(request.id)
     if not answer.ok:
         return attrs.evolve(answer)  # a no is a no without them
     if request.schema is None and answer.data is None:

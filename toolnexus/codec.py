@@ -17,7 +17,7 @@ JsonValue: TypeAlias = Any
 NESTING_MAX: Final = 200
 """How deep JSON from outside may nest: what is kept is walked again, on a deeper stack."""
 
-_PART_MAX: Final = NESTING_MAX - 20
+_PART_MAX: Final = NESTING_MAX - 10
 """How deep a value may nest that is kept as a part of a record."""
 
 _KINDS: Final = {str: "string", int: "integer", list: "array", dict: "object"}
@@ -126,7 +126,7 @@ def _is_too_deep(value: object, limit: int) -> bool:
         ]
         if not level:
             return False
-    return True
+    return any(isinstance(one, (dict, list, tuple)) for one in level)
 
 
 def _refuse_constant(name: str) -> None:

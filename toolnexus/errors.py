@@ -186,8 +186,8 @@ class AlreadyAnswered(ResumeError):
 
     def __str__(self) -> str:
         return (
-            f"request {self.recorded.id!r} was answered before with ok={self.recorded.ok}; "
-            "the recorded answer stands"
+            f"request {self.recorded.id!r} was answered before, with ok={self.recorded.ok} and "
+            "perhaps other data; the recorded answer stands"
         )
 
 

@@ -25,6 +25,10 @@ class Vault:
     """Secret fields of answers, by request id; in the memory of this process and nowhere else.
 
     Bounded: the oldest go first, and what is gone is asked again. Thread-safe.
+
+    Attributes:
+        sealing: Held by who puts an answer's secrets here before it is known whether that
+            answer counts, and by who gives a tool its answer.
     """
 
     def __init__(self) -> None:
@@ -34,6 +38,7 @@ class Vault:
     def after_fork(self) -> None:
         """Take a lock that no thread of the parent process holds."""
         self._lock = threading.Lock()
+        self.sealing = threading.RLock()
 
     def put(self, request_id: str, secrets: Mapping[str, JsonValue]) -> None:
         """Keep the secrets of an answer; also an answer that has none, so that it is known."""

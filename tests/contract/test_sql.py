@@ -216,7 +216,7 @@ def work_of(path: Path) -> dict[str, int]:
         "handles of nothing": lambda: list(store.handles(RT, under="root/b.0")),
         "load": lambda: store.load(RT, "root/a.7"),
         "mail": lambda: store.mail(RT, "root/a.7"),
-        "load_handle": lambda: store.load_handle(RT, "root/a.7"),
+        "load_handle": lambda: store.load_handle(RT, "root/a.7", ("messages",)),
         "take": lambda: store.take(RT, "root/a.7", "two", 1, takes_busy=True),
         "renew": lambda: store.renew(RT, "two", 1),
         "abandon": lambda: store.abandon(RT, "two"),

@@ -329,7 +329,7 @@ def left(directory: str, conninfo: str | None = None) -> dict[str, Any]:
 
 
 def _handle_left(store: RunStore, name: str) -> dict[str, Any]:
-    found = store.load_handle("default", name)
+    found = store.load_handle("default", name, ("messages",))
     assert found is not None
     record, head = found.record, cast("Any", found.record.head)
     counts = ("turns", "tokens", "treeTokens", "toolCalls", "spawned", "children", "inbox")

@@ -18,17 +18,14 @@ class HookedStore:
         store: Where it is done.
         before: What is done before the next call of a method, by its name.
         after: What is done after it.
-        counts: How often each method was called.
     """
 
     def __init__(self, store: RunStore | None = None) -> None:
         self.store = store or MemoryStore()
         self.before: dict[str, Callable[[], object]] = {}
         self.after: dict[str, Callable[[], object]] = {}
-        self.counts: dict[str, int] = {}
 
     def change(self, name: str, *args: Any, **more: Any) -> Any:
-        self.counts[name] = self.counts.get(name, 0) + 1
         self.before.pop(name, _nothing)()
         given = getattr(self.store, name)(*args, **more)
         self.after.pop(name, _nothing)()

@@ -195,8 +195,9 @@ class Secretive:
         return AgentDef("a", tools=[enter])
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_a_secret_whose_answer_was_not_recorded_is_not_given(
-    make_runtime: Make, llm: ScriptedLlm
+    make_runtime: Make, llm: ScriptedLlm, when: str
 ) -> None:
     llm.say("m", tool_call("enter"), text("done"))
     store, secretive = HookedStore(), Secretive()
@@ -204,12 +205,35 @@ def test_a_secret_whose_answer_was_not_recorded_is_not_given(
     handle = rt.spawn(rt.root, "a").handle
     pending = rt.run_turn(handle, "go").pending
     assert pending is not None
-    store.before["claim"] = fails
+    getattr(store, when)["claim"] = fails
     with pytest.raises(StoreError):
-        rt.resume(Answer(pending.id, ok=True, data={"word": "mistyped"}))
-    within(rt.resume, Answer(pending.id, ok=True, data={"word": "open sesame"}))
+        rt.resume(Answer(pending.id, ok=True, data={"word": "the first"}))
+    # What is said in secret is nowhere to be compared with: it counts as the same.
+    within(rt.resume, Answer(pending.id, ok=True, data={"word": "the second"}))
     assert rt.wait_on(handle, LIMIT).text == "done"
-    assert secretive.heard == ["open sesame"]
+    assert secretive.heard == ["the second" if when == "before" else "the first"]
+
+
+def test_of_two_who_answer_in_secret_the_first_is_heard(
+    make_runtime: Make, llm: ScriptedLlm
+) -> None:
+    """The second has read that the request is open, and is at it while the tool runs."""
+    llm.say("m", tool_call("enter"), text("done"))
+    store, secretive = HookedStore(), Secretive()
+    rt = make_runtime(secretive.agent(), store=store)
+    handle = rt.spawn(rt.root, "a").handle
+    pending = rt.run_turn(handle, "go").pending
+    assert pending is not None
+
+    def first() -> None:
+        in_thread(rt.resume, Answer(pending.id, ok=True, data={"word": "the first"})).result(
+            LIMIT
+        )
+
+    store.after["request"] = first
+    within(rt.resume, Answer(pending.id, ok=True, data={"word": "the second"}))
+    assert rt.wait_on(handle, LIMIT).text == "done"
+    assert secretive.heard == ["the first"]
 
 
 def test_a_secret_is_there_before_its_tool_can_be_given_it(

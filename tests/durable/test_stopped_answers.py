@@ -18,9 +18,11 @@ from toolnexus import (
     AgentRuntime,
     Answer,
     Budget,
+    ConfigError,
     Handle,
     Request,
     RequestConflict,
+    State,
     StoreError,
     ToolContext,
     ToolResult,
@@ -183,7 +185,6 @@ def test_who_answers_is_told_of_a_write_that_has_failed_by_then(
 def test_who_answers_elsewhere_waits_for_no_later_turn(
     make_runtime: Make, llm: ScriptedLlm, desk: Desk
 ) -> None:
-    """Nor does it ask the store without a pause."""
     inside, go, later = threading.Event(), threading.Event(), threading.Event()
     desk.paying = lambda: (inside.set(), go.wait(LIMIT))
     llm.say("m", tool_call("pay", {"n": 1}), text("done"), text("later").held_by(later))
@@ -223,9 +224,15 @@ def test_an_answer_stays_where_the_runtime_is_closed_in_this_moment(
     assert other.wait_on(other.handle("root/a.1"), LIMIT).text == "done"
 
 
+@pytest.mark.parametrize("verb", ["mend", "close", "interrupt"])
 def test_a_good_answer_is_carried_out_beside_a_damaged_one(
-    make_runtime: Make, llm: ScriptedLlm, desk: Desk, caplog: pytest.LogCaptureFixture
+    make_runtime: Make,
+    llm: ScriptedLlm,
+    desk: Desk,
+    caplog: pytest.LogCaptureFixture,
+    verb: str,
 ) -> None:
+    """And the run is nobody's then, for somebody may be able to read it."""
     llm.say("m", tool_calls(call("pay", {"n": 1}), call("pay", {"n": 2})), text("done"))
     store = MemoryStore()
     first = make_runtime(desk.agent(), store=store)
@@ -237,7 +244,17 @@ def test_a_good_answer_is_carried_out_beside_a_damaged_one(
     rt = make_runtime(desk.agent(), store=store)
     assert rt.recover() == (handle.id,)
     again = rt.handle(handle.id)
-    until(lambda: desk.paid == [1] and not rt.inspect(again).is_busy)
+    owner = rt._core.keeper.owner
+    until(lambda: desk.paid == [1] and store.owned("default", owner) == {})
+    if verb == "close":
+        other = make_runtime(desk.agent(), store=store)
+        within(other.close, other.handle(handle.id), force=True)
+        assert store.abandoned("default") == ()
+        return
+    if verb == "interrupt":
+        within(rt.interrupt, again)
+        assert store.abandoned("default") == ()
+        return
     ended = rt.future_result(again)
     assert f"the answer to request {damaged!r} cannot be read" in caplog.text
     store.database.write(
@@ -248,6 +265,7 @@ def test_a_good_answer_is_carried_out_beside_a_damaged_one(
             damaged,
         )
     )
+    assert rt.recover() == (handle.id,)
     assert ended.result(LIMIT).text == "done"
     assert desk.paid == [1, 2]
 
@@ -299,16 +317,46 @@ def test_a_login_that_others_open_again_and_again_is_asked_for_in_the_end(
 def test_a_closed_runtime_keeps_nobody_waiting(
     make_runtime: Make, llm: ScriptedLlm, has_begun: bool
 ) -> None:
-    llm.say("m", text("lost").held_by(threading.Event()))
+    llm.say("m", text("first"), text("lost").held_by(threading.Event()))
     rt = make_runtime(AgentDef("a"), store=MemoryStore())
     handle = rt.spawn(rt.root, "a").handle
+    assert rt.run_turn(handle, "go").text == "first"
     if has_begun:
         rt.wake(handle, "go")
-        llm.wait_asked("m")
+        llm.wait_asked("m", 2)
     rt.close()
-    assert within(rt.wait_on, handle).status == "closed"
-    assert rt.future_result(handle).result(LIMIT).status == "closed"
+    status = "interrupted" if has_begun else "done"
+    assert within(rt.wait_on, handle).status == status
+    assert rt.future_result(handle).result(LIMIT).status == status
     assert within(rt.run_turn, handle, "more").status == "closed"
     assert [one.result.status for one in within(lambda: list(rt.stream(handle, "more")))] == [
         "closed"
     ]
+
+
+def test_a_child_is_closed_elsewhere_long_before_its_parent_rests(
+    make_runtime: Make, llm: ScriptedLlm
+) -> None:
+    llm.say("m", text("done").held_by(go := threading.Event()))
+    store, agents = MemoryStore(), (AgentDef("a"), AgentDef("b"))
+    one, two = (make_runtime(*agents, store=store) for _ in range(2))
+    top = one.spawn(one.root, "a").handle
+    child = one.spawn(top, "b").handle
+    one.wake(top, "go")
+    llm.wait_asked("m")
+    seen = two.handle(child.id)
+    within(two.close, seen)
+    assert seen.state is State.CLOSED
+    assert top.state is State.RUNNING
+    go.set()
+
+
+@pytest.mark.parametrize("odd", [{"force": 1}, {"reason": 5}, {"reason": ["a"]}])
+def test_a_close_that_makes_no_sense_is_refused(
+    make_runtime: Make, odd: dict[str, Any]
+) -> None:
+    rt = make_runtime(AgentDef("a"), store=MemoryStore())
+    handle = rt.spawn(rt.root, "a").handle
+    with pytest.raises(ConfigError, match="must be"):
+        rt.close(handle, **odd)
+    assert handle.state is State.IDLE

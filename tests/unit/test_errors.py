@@ -45,7 +45,8 @@ MADE: list[tuple[errors.ToolnexusError, str]] = [
     ),
     (
         errors.AlreadyAnswered(Answer("r1", True, {"n": 1}, "fine")),
-        "request 'r1' was answered before with ok=True; the recorded answer stands",
+        "request 'r1' was answered before, with ok=True and perhaps other data; "
+        "the recorded answer stands",
     ),
     (
         errors.RequestExpired("r1", "2026-01-31T12:00:00Z"),

@@ -71,7 +71,9 @@ def test_options_reach_the_store() -> None:
     ("where", "says"),
     [
         (f"mysql://me:{SECRET}@db/runs", "begins with 'mysql'"),
-        (f"runs.db?{SECRET}", "begins with ''"),
+        (f"runs.db?{SECRET}", "not 'runs.db'"),
+        (f"me:{SECRET}@db/runs", "begins with 'me'"),
+        (f"{SECRET}@db/runs", "begins with ''"),
         (f"postgresql://a:{SECRET}@[", "cannot be read"),
         (f"postgresql://a:{SECRET}@h/db?nonsense={SECRET}", "cannot be read"),
         (f"postgresql://a:{SECRET}@h/db?pool_size={SECRET}", "pool_size must be a number"),

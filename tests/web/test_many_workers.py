@@ -199,7 +199,7 @@ def test_what_a_worker_leaves_at_its_end_waits_for_no_lease(
     until(lambda: not is_alive(pid), "the worker lives on")
     assert site.recover() == f"{run_id}: done\n"
     assert ann.wait_status(run_id, "done")["text"] == "Nothing to do."
-    assert site.recover() == ""
+    assert site.recover().startswith("nothing to recover in ")
 
 
 @ONE_OF_EACH
@@ -218,7 +218,7 @@ def test_a_process_beside_the_server_looks_again_and_again(
         llm.wait_asked(MODEL)
         os.kill(pid, signal.SIGKILL)
         line = said.readline()
-        if line.startswith("nothing taken over: 1 run has a lease "):
+        if line.startswith("nothing t"):  # yet, for its lease lasts
             line = said.readline()  # its first look came before the lease was over
         assert line == f"{run_id}: taken over\n"
         assert ann.wait_status(run_id, "done")["text"] == "Nothing to do."

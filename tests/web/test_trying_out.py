@@ -97,7 +97,8 @@ def is_up(port: str) -> bool:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 def test_the_flask_example_can_be_tried_by_its_lines(tmp_path: Path) -> None:
     served, asked, _ = lines_of("The Flask example")
-    start, look, answer, show = asked.splitlines()
+    header, *asked_for = asked.splitlines()
+    start, look, answer, show = (f"{header}; {one}" for one in asked_for)
     desk = Desk(FLASK, "5000", tmp_path)
     with desk.serving(served):
         assert desk.ask(start)["id"] == "root/desk.1"

@@ -9,7 +9,7 @@ from typing import Final
 
 from toolnexus.clock import Clock, RealClock, Signal
 from toolnexus.errors import StoreError
-from toolnexus.runtime.housekeeping import leased_elsewhere
+from toolnexus.runtime.housekeeping import kept_in, leased_elsewhere
 from toolnexus.runtime.runtime import AgentRuntime
 from toolnexus.runtime.state import State
 
@@ -67,8 +67,8 @@ def _look_for_ever(
                 for run_id in taken:
                     account.tell(run_id, "taken over")
             failures.sum_up()
-            if is_first and not taken:
-                _say_leases(rt, say)
+            if is_first and not taken and not failures:
+                _say_why_nothing(rt, say)
             is_first = False
         except StoreError as error:
             say(f"the store cannot be asked: {error}")  # perhaps next time
@@ -84,8 +84,8 @@ def _see_through(
     clock, never = RealClock(), Signal()
     end = None if limit is None else clock.monotonic() + limit
     under_way, nap = [*rt.recover()], _FIRST_NAP
-    if not under_way:
-        _say_leases(rt, say)
+    if not under_way and not failures:
+        _say_why_nothing(rt, say)
     with _Account(say) as account:
         while True:
             for run_id in tuple(under_way):
@@ -104,10 +104,12 @@ def _see_through(
     failures.sum_up()
 
 
-def _say_leases(rt: AgentRuntime, say: Callable[[str], object]) -> None:
-    """Say what is left alone because another process has it, dead or not."""
+def _say_why_nothing(rt: AgentRuntime, say: Callable[[str], object]) -> None:
+    """Say that nothing is recovered, and what is left to another process, dead or not."""
     runs, until = leased_elsewhere(rt)
-    if until is not None:
+    if until is None:
+        say(f"nothing to recover in {kept_in(rt)}")
+    else:
         whose = "1 run has a lease" if runs == 1 else f"{runs} runs have leases"
         say(
             f"nothing taken over: {whose} of another process, the last one until"
@@ -163,6 +165,9 @@ class _FewFailures(logging.Filter):
         is_new = line not in self._known
         self._known.add(line)
         return is_new and len(self._known) <= SHOWN
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
 
     def sum_up(self) -> None:
         """Say how many there were, if the log has not told of all."""

@@ -38,6 +38,7 @@ class Announcing:
         self._next: float | None = None
         self._forget: Callable[[], None] | None = None
         self._is_closed = False
+        self._is_watched = False
         # Requests that the host is being told of: it may call `recover` while it is.
         self._being_told: set[str] = set()
 
@@ -84,8 +85,10 @@ class Announcing:
                 self._being_told.discard(request_id)
 
     def watch_soon(self) -> None:
-        """Do what `watch` does, on a thread of the timer's own."""
-        if self._core.options.expire_requests:
+        """Do what `watch` does, once in this process, on a thread of the timer's own."""
+        with self._lock:
+            was_watched, self._is_watched = self._is_watched, True
+        if self._core.options.expire_requests and not was_watched:
             self._deadlines.call_at(self._core.clock.monotonic(), self.watch)
 
     def watch(self) -> None:

@@ -136,14 +136,14 @@ class Archive:
 
     def transcript(self, handle_id: str) -> list[Message]:
         """Return what completed turns of a handle have left."""
-        found = self._store.load_handle(self._name, handle_id)
+        found = self._store.load_handle(self._name, handle_id, {"messages"})
         return (
             [] if found is None else transcript_of(readable_head(found.record), found.messages)
         )
 
     def inbox(self, handle_id: str) -> tuple[InboxItem, ...]:
         """Return what was posted to a handle and not yet consumed by a turn."""
-        found = self._store.load_handle(self._name, handle_id)
+        found = self._store.load_handle(self._name, handle_id, {"posts"})
         if found is None:
             return ()
         with reading(f"the record of {handle_id}"):
@@ -161,7 +161,7 @@ class Archive:
 
     def standing(self, handle: Handle) -> TaskResult | None:
         """Return the result of a settled handle; None where one is still to come."""
-        found = self._store.load_handle(self._name, handle.id)
+        found = self._store.load_handle(self._name, handle.id, {"messages"})
         if found is None:  # it was pruned
             last = handle.last_result
             return CLOSED if last is None or last.status == "pending" else last

@@ -14,6 +14,7 @@ from toolnexus.answering import asks_approval
 from toolnexus.approvals import edited_args
 from toolnexus.checkpoint import CallState
 from toolnexus.codec import JsonValue, copy, loads, refuse_unknown
+from toolnexus.errors import WireFormatError
 from toolnexus.grants import is_under
 from toolnexus.suspension import Answer, Outcome, Request, format_time, message_of, parse_time
 
@@ -295,7 +296,10 @@ def waiting_record(
 def arguments_of(call: CallState) -> dict[str, JsonValue]:
     """Return what a call that has asked was made with."""
     # The tool has run with them once, or is about to: they are an object, or empty.
-    return dict(loads(call.arguments)) if call.arguments.strip() else {}
+    arguments = loads(call.arguments) if call.arguments.strip() else {}
+    if not isinstance(arguments, dict):
+        raise WireFormatError("the arguments of a call must be a JSON object")
+    return arguments
 
 
 def is_logged() -> bool:

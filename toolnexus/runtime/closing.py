@@ -10,6 +10,7 @@ from typing import Final
 from toolnexus.checkpoint import CallState
 from toolnexus.client.turn import Turn, settled_checkpoint
 from toolnexus.clock import Clock, RealClock, Signal
+from toolnexus.errors import ConfigError
 from toolnexus.runtime.core import Core
 from toolnexus.runtime.effects import Effects
 from toolnexus.runtime.handle import FailedTurn, Handle
@@ -86,6 +87,18 @@ class Closing:
         with self._core.deciding() as effects:
             self._force_locked(runs, effects)
             self._withdraw_locked([run.handle for run in runs], effects)
+
+    @staticmethod
+    def require_sense(force: object, reason: object) -> None:
+        """Refuse what another process could not be told.
+
+        Raises:
+            ConfigError: An argument of a close makes no sense.
+        """
+        if not isinstance(force, bool):
+            raise ConfigError(f"force must be True or False, not {force!r}")
+        if reason is not None and not isinstance(reason, str):
+            raise ConfigError(f"reason must be a text, not {reason!r}")
 
     def close(self, handle: Handle, *, force: bool = False, reason: str | None = None) -> None:
         """End `handle` and everything below it, leaves first. Idempotent.

@@ -25,11 +25,9 @@ from toolnexus.runtime.tree import (
     INTERRUPT,
     HeldElsewhere,
     RuntimeClosed,
-    Tree,
     run_id_of,
 )
 from toolnexus.stores.opening import open_store
-from toolnexus.stores.records import Mail
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +62,15 @@ class Durable:
         keeper.take_letters = letters.take
         keeper.hand_over = letters.hand_over
         keeper.go_on = recovering.go_on
-        keeper.on_open = self._beating.start
+        keeper.on_open = self._be_there
 
         # What is open in the store may expire though nothing is asked here.
         announcing.watch_soon()
+
+    def _be_there(self) -> None:
+        """See to what time brings: this process has a run, or waits for another's."""
+        self._beating.start()
+        self._announcing.watch_soon()  # in a forked child nothing was begun before
 
     def after_fork(self) -> None:
         """In a forked child: whatever ran is the parent process's."""
@@ -76,15 +79,12 @@ class Durable:
 
     def recover(self) -> tuple[str, ...]:
         """Take over what was left in the middle. See `AgentRuntime.recover`."""
-        taken = self._recovering.recover(self._collect)
+        taken = self._recovering.recover()
         try:
             self._announcing.announce_again()
         except StoreError as error:
             logger.warning("who waits for an answer cannot be told again now: %s", error)
         return taken
-
-    def _collect(self, tree: Tree, mail: Mail | None) -> None:
-        self._letters.hand_over(self._letters.take(tree, mail))
 
     # -- what is asked of a run that another process has --------------------------------------
 
@@ -126,6 +126,8 @@ class Durable:
                 with self._core.holding(handle, to_stop=CLOSE):
                     return closing.close(handle, force=force, reason=reason)
             except HeldElsewhere:
+                if self._keeper.elsewhere.is_over(handle):
+                    return None  # that process is at something else of the run
                 self._keeper.elsewhere.wait_a_little()
             except RuntimeClosed:
                 return None
@@ -151,10 +153,12 @@ class Durable:
 
     def let_go(self) -> None:
         """Have no run any more; where the store does not answer, the leases run out."""
+        has_runs = bool(self._keeper.trees or self._keeper.owing)
         try:
             self._keeper.detach()
         except StoreError as error:
-            logger.warning("runs stay this process's until their leases run out: %s", error)
+            if has_runs:
+                logger.warning("runs stay this process's until their leases run out: %s", error)
 
     def end(self, timeout: float) -> None:
         """End the thread and close the store, if it was opened here."""

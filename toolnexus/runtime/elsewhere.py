@@ -55,7 +55,8 @@ class Elsewhere:
         As the store has it: for runs of other processes.
         """
         request = self._store.request(self._name, request_id)
-        if request is not None and request.waits:
+        waits = () if request is None else request.waits
+        if any(wait.handle_id == handle_id for wait in waits):
             return True
         while "/" in handle_id:
             record = self._store.handle(self._name, handle_id)
@@ -64,6 +65,14 @@ class Elsewhere:
                 return True
             handle_id = handle_id.rpartition("/")[0]
         return False
+
+    def is_over(self, handle: Handle) -> bool:
+        """Whether a handle is closed, or was pruned; then that is known of it here."""
+        record = self._store.handle(self._name, handle.id)
+        if record is not None and record.state != State.CLOSED.value:
+            return False
+        self._shells.let_end(handle)
+        return True
 
     def watch_locked(self, handle: Handle, future: Future[TaskResult]) -> None:
         """Tell `future` also of a result that `handle` has in another process."""
@@ -88,34 +97,51 @@ class Elsewhere:
                 logger.warning("what became of %s cannot be seen now: %s", handle.id, error)
 
     def _look_at(self, handle: Handle) -> None:
-        if not self._waiting_for(handle) or handle._tree is not None:
+        with self._core.lock:
+            is_watched = self._forget_gone_locked(handle)
+        if not is_watched or handle._tree is not None:
             return
         record = self._store.handle(self._name, handle.id)
         is_over = record is None or record.state == State.CLOSED.value
         if record is not None:
             self._shells.refresh(handle, record)
-        if not is_over and not self._waiting_for(handle, handle._ends):
+            if not is_over and is_busy(readable_head(record)):
+                return  # it goes on already
+        if not is_over and not self._told_by(handle, handle._ends):
             return
         result = self._archive.standing(handle)
         if result is None:
-            return  # it goes on already, or its question is answered
+            return  # it goes on by now, or its question is answered
         with self._core.deciding() as effects:
             if handle._tree is not None:
                 return
-            for future in self._waiting_for(handle, None if is_over else handle._ends):
+            for future in self._told_by(handle, None if is_over else handle._ends):
                 self._core.forget_future_locked(handle, future)
                 effects.settle(future, result)
             self._core.tell_watchers_locked(handle, effects)
 
-    def _waiting_for(self, handle: Handle, ends: int | None = None) -> list[Future[TaskResult]]:
-        """Return who waits for a result; with `ends`, those for whom one of so many is new."""
+    def _forget_gone_locked(self, handle: Handle) -> bool:
+        """Forget who waits no more; say whether anybody is left."""
+        known = self._watched.get(handle.id)
+        if known is None:
+            return False
+        waiting = set(handle._waiters or ())
+        for future in list(known[1]):
+            if future not in waiting:
+                del known[1][future]
+        if not known[1]:
+            del self._watched[handle.id]
+        return bool(known[1])
+
+    def _told_by(self, handle: Handle, ends: int | None) -> list[Future[TaskResult]]:
+        """Return who is told of a result when there have been `ends` of them.
+
+        All but those who were given their future since; with None, for the handle is closed,
+        everybody.
+        """
         with self._core.lock:
-            _, waiting = self._watched.get(handle.id, (handle, WeakKeyDictionary()))
-            for future in [one for one in list(waiting) if one not in (handle._waiters or ())]:
-                del waiting[future]
-            if not waiting:
-                self._watched.pop(handle.id, None)
-            return [one for one, before in waiting.items() if before != ends]
+            known = self._watched.get(handle.id)
+            return [] if known is None else [f for f, had in known[1].items() if had != ends]
 
     def wait_a_little(self) -> None:
         """Wait before another look at what another process does."""

@@ -342,7 +342,11 @@ class Spawn:
 
 def no_handle(given: object) -> ConfigError:
     """Return the error of who gives something else where a handle is due."""
-    hint = f"; rt.handle({given!r}) gives it" if isinstance(given, str) else ""
+    hint = (
+        f"; rt.handle({given!r}) gives it, or None where no such run is known"
+        if isinstance(given, str)
+        else ""
+    )
     return ConfigError(f"expected a Handle, not {given!r}{hint}")
 
 

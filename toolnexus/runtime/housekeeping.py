@@ -107,3 +107,9 @@ def leased_elsewhere(rt: Housekeeping) -> tuple[int, datetime | None]:
         return 0, None
     runs, until = tell(keeper.name, but=keeper.owner)
     return runs, until
+
+
+def kept_in(rt: Housekeeping) -> str:
+    """Return where a runtime's runs are kept, for people; without a password."""
+    keeper = rt._core.keeper
+    return "memory" if keeper is None else f"{keeper.store!r}, runtime {keeper.name!r}"

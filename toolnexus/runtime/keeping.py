@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -94,7 +93,6 @@ class Keeper:
 
     def _start(self) -> None:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
-        self.sealing = threading.Lock()  # held by who puts secrets into the vault
         # -- guarded by the runtime's lock ------------------------------------------------
         self.trees: dict[str, Tree] = {}
         self.is_detached = False
@@ -135,13 +133,11 @@ class Keeper:
                 self.shells.let_end(handle)
             yield
         finally:
-            if to_stop:
-                self.hand_over(begun)  # what was not stopped
-            self.unpin(tree)
-
-    def collect(self, tree: Tree) -> None:
-        """See to what has come for a run, and leave what that starts to the workers."""
-        self.hand_over(self.take_letters(tree, None))
+            try:
+                if to_stop:
+                    self.hand_over(begun)  # what was not stopped
+            finally:
+                self.unpin(tree)
 
     def pin_unread(
         self, run_id: str, *, takes_busy: bool = False, stopping: Stop | None = None
@@ -248,7 +244,8 @@ class Keeper:
             fallout.perform()
         for tree in expected:
             try:
-                self.collect(tree)
+                self.hand_over(self.take_letters(tree, None))
+                self._let_go(tree)
             except Exception:  # what was decided is written; whoever beats looks again
                 logger.exception("%s: what has come cannot be seen to now", tree.run_id)
 
@@ -259,6 +256,20 @@ class Keeper:
         # By a statement of the language: Ctrl-C cannot come in between and leave it held.
         with trees[count].writing:
             return self._write_held(trees, count + 1, fallout)
+
+    def _let_go(self, tree: Tree) -> None:
+        """Give back a run that stays for nothing but an answer which cannot be read here."""
+        with tree.writing:
+            with self._core.lock:
+                if not (tree.spoilt and tree.is_open and tree.rests_locked()):
+                    return
+                if not tree.is_written_locked():
+                    return  # another thread is about to write, and comes here again
+                tree.is_open = False
+            assert tree.lease is not None  # noqa: S101 - it was open
+            self.owing.give_back(tree.lease)
+            with self._core.lock:
+                self.losing.forget_locked(tree)
 
     def _write(self, trees: list[Tree], fallout: Effects) -> list[Tree]:
         """Write; return the trees that stay because something has come for them."""

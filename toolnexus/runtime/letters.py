@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import attrs
 
+from toolnexus.checkpoint import CallState
 from toolnexus.errors import StoreError, ToolnexusError, WireFormatError
 from toolnexus.messages import InboxItem
 from toolnexus.runtime.answers import Answers
@@ -108,7 +109,8 @@ class Letters:
         self._spawning = spawning
         self._closing = closing
         self._waiting = waiting
-        # Requests whose answers cannot be read, so that each is told once.
+        # Requests whose answers cannot be read, so that each is told once. There are few, and
+        # nobody minds two threads here.
         self._unreadable: set[str] = set()
 
     def collect(self, run_id: str) -> None:
@@ -142,12 +144,13 @@ class Letters:
             mail = self._keeper.store.mail(self._keeper.name, tree.run_id)
         if not mail.answers and not mail.signals:
             return []
-        answers = self._readable(mail)
+        answers, spoilt = self._readable(mail)
         with self._core.deciding() as effects:
             if not tree.is_open:
                 return []  # it was lost; whoever has it now sees to them
             letters = self._hear_locked(tree, mail, effects)
             begun = self._deliver_locked(tree, answers, effects)
+            self._set_aside_locked(tree, spoilt)
             if begun and not tree.signals and not tree.notes and all(map(_has_place, begun)):
                 # The answers are in the store, and mail until a step of these runs takes them:
                 # whoever looks at the store is told of mail as of a turn under way.
@@ -168,17 +171,30 @@ class Letters:
             if one.run is not None:
                 self._waiting.give_to_workers(one.run)
 
-    def _readable(self, mail: Mail) -> list[tuple[Wait, Answer]]:
-        """Return the answers that can be read; the others stay mail, until they are mended."""
-        answers = []
+    def _readable(self, mail: Mail) -> tuple[list[tuple[Wait, Answer]], set[Wait]]:
+        """Return the answers that can be read, and who waits for the others.
+
+        Those stay mail, until they are mended, or another release can read them.
+        """
+        answers, spoilt = list[tuple[Wait, Answer]](), set[Wait]()
         for wait, said in mail.answers:
             try:
                 answers.append((wait, _answer(wait, said)))
             except StoreError as error:
+                spoilt.add(wait)
                 if wait.request_id not in self._unreadable:
                     self._unreadable.add(wait.request_id)
                     logger.error("%s", error)  # noqa: TRY400 - no traceback
-        return answers
+        return answers, spoilt
+
+    def _set_aside_locked(self, tree: Tree, spoilt: set[Wait]) -> None:
+        """Note which answers cannot be read; of a call that was stopped it is done with."""
+        for wait in spoilt - tree.given:
+            if self._waiting_locked(tree, wait) is None:
+                tree.given.add(wait)
+                tree.done.append(wait)
+                tree.notes[wait.request_id] = REFUSED
+        tree.spoilt = spoilt - tree.given
 
     def _deliver_locked(
         self, tree: Tree, answers: Iterable[tuple[Wait, Answer]], effects: Effects
@@ -200,6 +216,18 @@ class Letters:
         self, tree: Tree, wait: Wait, answer: Answer, effects: Effects
     ) -> Begun | None:
         """Give an answer to its call; None where that was stopped meanwhile."""
+        found = self._waiting_locked(tree, wait)
+        if found is None:
+            return None
+        place, call = found
+        assert call.request is not None  # noqa: S101 - it waits for its answer
+        if call.answer is not None:
+            return Begun(wait.handle_id, None, tree=tree)  # another thread has given it
+        self._core.book.deliver(place, call.request)
+        return self._answers.give_locked(place, answer, effects)
+
+    def _waiting_locked(self, tree: Tree, wait: Wait) -> tuple[Place, CallState] | None:
+        """Return the call that waits, and where it is; None where it was stopped."""
         handle = tree.handles.get(wait.handle_id)
         calls = () if handle is None else self._core.calls_locked(handle)
         call = calls[wait.call] if wait.call < len(calls) else None
@@ -212,11 +240,7 @@ class Letters:
             or handle._is_closing
         ):
             return None
-        if call.answer is not None:
-            return Begun(wait.handle_id, None, tree=tree)  # another thread has given it
-        place = Place(handle, wait.call)
-        self._core.book.deliver(place, call.request)
-        return self._answers.give_locked(place, answer, effects)
+        return Place(handle, wait.call), call
 
     def _hear_locked(self, tree: Tree, mail: Mail, effects: Effects) -> dict[int, Letter]:
         """Take posts in; return the letters that are to be obeyed without the lock."""

@@ -65,7 +65,6 @@ class Lifetime(ProcessBound):
         self._turns.deadlines.after_fork()
         if self._durable is not None:
             self._durable.after_fork()
-            self._announcing.watch_soon()
             return
         with core.deciding() as effects:
             self._settling.after_fork_locked(effects)

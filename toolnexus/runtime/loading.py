@@ -73,7 +73,7 @@ class Loading:
             for call in one.calls.values():
                 child = call.get("child") if isinstance(call, dict) else None
                 if isinstance(child, str) and child not in known:
-                    closed = self._store.load_handle(self._name, child)
+                    closed = self._store.load_handle(self._name, child, {"messages"})
                     if closed is not None:
                         stored.append(closed)
         return stored

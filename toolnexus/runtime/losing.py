@@ -88,6 +88,8 @@ class Losing:
                     self._admission.release_place_locked(handle.parent, effects)
                 elif handle.parent is not None:
                     handle.parent.unqueue(run)
+                if status == "interrupted":  # for good: the runtime is closed
+                    handle.last_result = result
             handle._run = None
             handle._stale_runs = 0
             self._shells.reopen_locked(handle)

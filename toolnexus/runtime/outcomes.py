@@ -56,6 +56,7 @@ class Outcomes:
                 effects.settle(future, left)
                 return future
             self.watch_locked(handle, future)
+            effects.add(self.be_there)
             future.help = lambda timeout: self._waiting.help(handle, future, timeout)
             if handle._state is State.CLOSED or (handle._is_closing and handle._run is None):
                 # This one only: others that wait are told when the closing is done.
@@ -89,10 +90,13 @@ class Outcomes:
                 if left is not None:
                     return left
                 standing, kept_in = self.standing_here_locked(handle), handle._tree
-                if standing is None:
-                    future = self._core.new_future_locked(handle)
+                future = self._core.new_future_locked(handle) if standing is None else None
+                if future is not None:
                     self.watch_locked(handle, future)
-                    return future
+            if future is not None:
+                self.be_there()
+                return future
+            assert standing is not None  # noqa: S101 - there is no future
             if kept_in is None or standing == written:
                 return standing
             # It may have been decided in this moment.
@@ -143,6 +147,10 @@ class Outcomes:
         """Have the result told also where it comes in another process."""
         if self._core.keeper is not None:
             self._core.keeper.elsewhere.watch_locked(handle, future)
+
+    def be_there(self) -> None:
+        """Have somebody tell of it; called without the lock."""
+        if self._core.keeper is not None:
             self._core.keeper.on_open()
 
     def standing_locked(self, handle: Handle) -> TaskResult | None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import attrs
 
 from toolnexus import codec
+from toolnexus.errors import ConfigError
 from toolnexus.grants import Grant, is_under
 from toolnexus.messages import Message
 from toolnexus.runtime.audit import AuditRecord
@@ -56,8 +57,10 @@ class Reading:
         With a store: of any process, also closed, until it is pruned.
 
         Raises:
-            ConfigError: Nobody here knows its agent.
+            ConfigError: Nobody here knows its agent, or that is no id.
         """
+        if not isinstance(handle_id, str):
+            raise ConfigError(f"handle takes an id such as 'root/clerk.1', not {handle_id!r}")
         keeper = self._core.keeper
         with self._core.lock:
             found = self._core.find_locked(handle_id)

@@ -43,7 +43,7 @@ class Recovering:
         self._settling = settling
         self._keeper = keeper
 
-    def recover(self, collect: Callable[[Tree, Mail | None], object]) -> tuple[str, ...]:
+    def recover(self) -> tuple[str, ...]:
         """Take over runs that were left in the middle. See `AgentRuntime.recover`."""
         keeper, taken = self._keeper, list[str]()
         keeper.owing.pay()
@@ -59,18 +59,17 @@ class Recovering:
                 continue
             taken.append(run_id)
             try:
-                self._see_to(tree, mail, collect)
+                self._see_to(tree, mail)
             except Exception:
                 logger.exception("what has come for %s cannot be seen to now", run_id)
         return tuple(taken)
 
-    def _see_to(
-        self, tree: Tree, mail: Mail | None, collect: Callable[[Tree, Mail | None], object]
-    ) -> None:
+    def _see_to(self, tree: Tree, mail: Mail | None) -> None:
+        keeper = self._keeper
         try:
-            collect(tree, mail)
+            keeper.hand_over(keeper.take_letters(tree, mail))
         finally:
-            self._keeper.unpin(tree)
+            keeper.unpin(tree)
 
     def go_on(
         self,
@@ -113,7 +112,7 @@ class Recovering:
                 self._end_locked(runs, End("error", text, stalls=True), effects)
                 return
             for run in runs:
-                text = f"recovered ({count} of {limit})" if count else "goes on after a close"
+                text = f"recovered ({count} of {limit})" if count else "goes on"
                 self._core.note_locked(run.handle, text, effects)
                 self._admission.admit_locked(run, effects)
 

@@ -215,7 +215,7 @@ def all_asked(store: RunStore, runtime: str, record: RequestRecord) -> list[Aske
 
 
 def _asked_by(store: RunStore, runtime: str, first: Asked, wait: Wait) -> list[Asked]:
-    found = store.load_handle(runtime, wait.handle_id)
+    found = store.load_handle(runtime, wait.handle_id, ("messages", "calls"))
     row: Any = None if found is None else found.calls.get(wait.call)
     if found is None or row is None:
         return []  # it has gone on meanwhile

@@ -263,6 +263,7 @@ class AgentRuntime(Reading, Housekeeping):
             force: Do not give running turns `shutdown_ms` to finish.
             reason: What `on_close` is told; `interrupted` if forced, else `closed`.
         """
+        self._closing.require_sense(force, reason)
         handle = self.root if handle is _Root.ROOT else self._core.own(handle)
         if handle.parent is not None:
             self._close(handle, force=force, reason=reason)

@@ -153,7 +153,7 @@ class Shells:
         has_news = readable_head(record).get("ends") != handle._ends
         if has_news:
             # Once more, for the result and the messages are to be of the same turn.
-            found = self._store.load_handle(self._name, handle.id)
+            found = self._store.load_handle(self._name, handle.id, {"messages"})
             if found is None:
                 self._let_end(handle)
                 return

@@ -26,8 +26,15 @@ if TYPE_CHECKING:
     from toolnexus.runtime.handle import Handle
 
 _COUNTS: Final = (
-    *("spawned", "children", "inbox", "turns", "tokens", "treeTokens", "toolCalls"),
-    *("wallMs", "ends"),
+    "spawned",
+    "children",
+    "inbox",
+    "turns",
+    "tokens",
+    "treeTokens",
+    "toolCalls",
+    "wallMs",
+    "ends",
 )
 """What of a head is a number."""
 
@@ -65,7 +72,9 @@ def readable_head(record: HandleRecord) -> Mapping[str, JsonValue]:
         )
     wrong = next((key for key in _COUNTS if type(head.get(key)) is not int), None)
     if wrong is not None:
-        raise StoreError(f"the record of {record.id} cannot be read: its {wrong} is no number")
+        raise StoreError(
+            f"the record of {record.id} cannot be read: its {wrong!r} is no number"
+        )
     return head
 
 

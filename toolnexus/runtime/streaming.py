@@ -63,6 +63,7 @@ class Streaming:
             elif run is not None and run.is_over:
                 refused = handle.last_result
             feed, future = self._listen_locked(handle, tree=tree, joins=False)
+        self._outcomes.be_there()
         return feed, future, refused
 
     def joined(self, handle: Handle, *, tree: bool) -> EventStream:
@@ -72,6 +73,7 @@ class Streaming:
         with core.lock:
             feed, future = self._listen_locked(handle, tree=tree, joins=True)
             standing, kept_in = self._outcomes.standing_here_locked(handle), handle._tree
+        self._outcomes.be_there()
         if standing is not None:
             standing = self._outcomes.lost_in(kept_in) or standing
         # Looked at once there is a future, so that no result comes in between.

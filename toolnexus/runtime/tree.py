@@ -121,6 +121,7 @@ class Tree:
         given: Waits whose answers were seen to, for as long as the tree is here: another thread
             may have read the same mail.
         heard: Numbers of signals that were seen to, likewise.
+        spoilt: Waits whose answers cannot be read.
         renamed: Requests that have become others while they were written, by their first id.
         signals: Numbers of signals that were dealt with, to be written.
         was_busy: Whether a turn was under way when it was written last.
@@ -143,6 +144,7 @@ class Tree:
         "requests",
         "run_id",
         "signals",
+        "spoilt",
         "was_busy",
         "writing",
     )
@@ -161,6 +163,7 @@ class Tree:
         self.doomed: set[str] = set()
         self.given: set[Wait] = set()
         self.heard: set[int] = set()
+        self.spoilt: set[Wait] = set()
         self.renamed: dict[str, Request] = {}
         self.signals: list[int] = []
         self.pins = 0
@@ -250,6 +253,16 @@ class Tree:
         # Where the write fails, all of this is lost with the tree.
         self.notes, self.inline, self.done, self.signals = {}, [], [], []
         return step
+
+    def is_written_locked(self) -> bool:
+        """Whether the store has all of it."""
+        step = self.step_locked()
+        if step is None:
+            return True
+        self.undo_locked(step)
+        change = step.change
+        news = (change.handles, change.opened, change.waits, change.done, change.notes)
+        return not any(news) and not change.signals and change.is_busy == self.was_busy
 
     def undo_locked(self, step: Step) -> None:
         """Have back what `step` was to write: it was not written, and is asked for again."""

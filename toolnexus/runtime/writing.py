@@ -17,10 +17,11 @@ from toolnexus.stores.base import RunStore
 logger = logging.getLogger(__name__)
 
 _TRIES: Final = 40
-_PATIENT_TRIES: Final = 4
+"""How often a write is tried again whose requests others have opened in the same moment."""
+
+_TRIES_AT_ONCE: Final = 4
 _PAUSE_SECONDS: Final = 0.005
-"""How often a write is tried again whose requests others have opened in the same moment, how
-often of these at once, and how long is waited before each of the others."""
+"""How often without a pause, and how long it is before each other try."""
 
 # Other processes' time is not virtual.
 _real: Final = RealClock()
@@ -40,7 +41,7 @@ class Writing:
         Where a request cannot be opened they are taken anew, in place, with another id for it.
         """
         for number in range(_TRIES):
-            if number > _PATIENT_TRIES:
+            if number >= _TRIES_AT_ONCE:
                 _real.wait(Signal(), _PAUSE_SECONDS)
             try:
                 return self._store.write(self._name, [one.change for one in steps])

@@ -33,7 +33,7 @@ What a store must promise, and `toolnexus.testing.store_contract` checks:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
@@ -44,6 +44,7 @@ from toolnexus.stores.records import (
     Held,
     Lease,
     Mail,
+    Part,
     RequestRecord,
     RequestState,
     RunChange,
@@ -170,11 +171,18 @@ class RunStore(Protocol):
             StoreError: One of its records cannot be read; names the handle.
         """
 
-    def load_handle(self, runtime: str, handle_id: str) -> StoredHandle | None:
+    def load_handle(
+        self, runtime: str, handle_id: str, parts: Collection[Part]
+    ) -> StoredHandle | None:
         """Return one handle, also a closed one, as it is at one moment; None for an unknown id.
 
+        Args:
+            runtime: Whose.
+            handle_id: Which.
+            parts: What is wanted of it besides its head; the others are empty.
+
         Raises:
-            StoreError: Something of it besides its head cannot be read; names the handle.
+            StoreError: One of those cannot be read; names the handle.
         """
 
     def handle(self, runtime: str, handle_id: str) -> HandleRecord | None:

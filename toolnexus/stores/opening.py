@@ -43,6 +43,8 @@ def open_store(where: str | RunStore) -> tuple[RunStore, bool]:
         return _sqlite(url), True
     if url.scheme in _POSTGRES:
         return _postgres(where), True
+    if not url.scheme and "@" not in where:
+        raise ConfigError(f"the URL of a store is {_FORMS}, not {where.partition('?')[0]!r}")
     # The rest may be anything, so also a password.
     raise ConfigError(f"the URL of a store is {_FORMS}; this one begins with {url.scheme!r}")
 

@@ -157,9 +157,13 @@ class HandleRecord:
     fault: str | None = None
 
 
+Part: TypeAlias = Literal["messages", "calls", "posts"]
+"""What is kept of a handle besides its head."""
+
+
 @attrs.frozen(kw_only=True)
 class StoredHandle:
-    """A handle with everything that is kept of it; the mappings are in order."""
+    """A handle with what is kept of it; the mappings are in order."""
 
     record: HandleRecord
     messages: Mapping[int, JsonValue] = attrs.field(repr=False)

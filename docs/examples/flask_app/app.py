@@ -31,7 +31,7 @@ from flask import (
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
-from toolnexus import Answer, Handle, PendingRequest, ResumeError, ToolnexusError
+from toolnexus import Answer, Handle, PendingRequest, ToolnexusError
 from toolnexus.contrib.flask import Toolnexus
 from toolnexus.contrib.web import answer_from, request_dict, status_of
 
@@ -98,6 +98,15 @@ def report(handle: Handle) -> dict[str, Any]:
     }
 
 
+def report_by_id(run_id: str) -> dict[str, Any] | None:
+    """Say how a run stands, also one whose agent is gone by now; None where it was pruned."""
+    try:
+        handle = agents.runtime.handle(run_id)
+        return None if handle is None else report(handle)
+    except ToolnexusError as error:
+        return {"id": run_id, "status": "error", "text": str(error), "open": []}
+
+
 # -- the API ----------------------------------------------------------------------------------
 # It takes JSON alone, which another site's form cannot send.
 
@@ -161,8 +170,8 @@ def add_page(app: Flask) -> None:
     def page() -> str:
         rt = agents.runtime
         token = session.setdefault("csrf", secrets.token_urlsafe())
-        handles = [rt.handle(run_id) for run_id in session.get("runs", [])]
-        runs = [report(handle) for handle in handles if handle is not None]
+        reports = map(report_by_id, session.get("runs", []))
+        runs = [one for one in reports if one is not None]
         return render_template("page.html", runs=runs, open=rt.pending(), csrf=token)
 
     @app.post("/start")
@@ -180,7 +189,7 @@ def add_page(app: Flask) -> None:
         answer = Answer(said["id"], said["ok"] == "yes", reason=said.get("reason") or None)
         try:
             agents.runtime.future_resume(answer, principal=principal())
-        except ResumeError as error:
+        except ToolnexusError as error:
             flash(str(error))
         return redirect(url_for("page"), 303)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from toolnexus.codec import JsonValue
 from toolnexus.errors import StoreError
-from toolnexus.stores.records import HandleRecord, StoredHandle
+from toolnexus.stores.records import HandleRecord, Part, StoredHandle
 from toolnexus.stores.sql.session import Database, Row, Session
 from toolnexus.stores.sql.values import below, from_column, from_micros, from_text
 
@@ -88,27 +88,30 @@ def handle(session: Session, runtime: str, handle_id: str) -> HandleRecord | Non
     return None if row is None else to_handle(row)
 
 
-def load_handle(session: Session, runtime: str, handle_id: str) -> StoredHandle | None:
-    """Return one handle, whole; None for an unknown id.
+def load_handle(
+    session: Session, runtime: str, handle_id: str, parts: Collection[Part]
+) -> StoredHandle | None:
+    """Return one handle with some of its parts; None for an unknown id.
 
     Raises:
-        StoreError: A part of it cannot be read; names the handle.
+        StoreError: One of those cannot be read; names the handle.
     """
     row = session.row(_HANDLE, runtime, handle_id)
     if row is None:
         return None
 
-    def part(statement: str, what: str) -> dict[int, JsonValue]:
+    def part(name: Part, statement: str, what: str) -> dict[int, JsonValue]:
+        rows = session.rows(statement, row[1]) if name in parts else ()
         return {
             place: from_column(text, f"{what} {place} of handle {handle_id!r}")
-            for place, text in session.rows(statement, row[1])
+            for place, text in rows
         }
 
     return StoredHandle(
         record=to_handle(row),
-        messages=part(_MESSAGES, "message"),
-        calls=part(_CALLS, "call"),
-        posts=part(_POSTS, "post"),
+        messages=part("messages", _MESSAGES, "message"),
+        calls=part("calls", _CALLS, "call"),
+        posts=part("posts", _POSTS, "post"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -14,6 +14,7 @@ from toolnexus.stores.records import (
     Held,
     Lease,
     Mail,
+    Part,
     RequestRecord,
     RequestState,
     RunChange,
@@ -154,11 +155,13 @@ class SqlStore:
         name = to_text(runtime)
         return self.database.read(lambda session: reading.load(session, name, to_text(run_id)))
 
-    def load_handle(self, runtime: str, handle_id: str) -> StoredHandle | None:
-        """Return one handle with everything that is kept of it; None for an unknown id."""
-        name = to_text(runtime)
+    def load_handle(
+        self, runtime: str, handle_id: str, parts: Collection[Part]
+    ) -> StoredHandle | None:
+        """Return one handle with some of its parts; None for an unknown id."""
+        name, key = to_text(runtime), to_text(handle_id)
         return self.database.read(
-            lambda session: reading.load_handle(session, name, to_text(handle_id))
+            lambda session: reading.load_handle(session, name, key, parts)
         )
 
     def handle(self, runtime: str, handle_id: str) -> HandleRecord | None:

@@ -92,7 +92,7 @@ class AskingSuite(StoreSuite):
         begin(store)
         assert store.request(RT, text) is None
         assert store.handle(RT, text) is None
-        assert store.load_handle(RT, text) is None
+        assert store.load_handle(RT, text, ()) is None
         assert store.load(RT, text) == ()
         assert store.mail(RT, text) == Mail()
         assert list(store.requests(RT, under=text)) == []

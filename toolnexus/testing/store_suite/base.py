@@ -46,7 +46,7 @@ class StoreSuite:
 
         Called again for the same directory, also in another process, it opens the same runs.
         """
-        raise NotImplementedError
+        raise NotImplementedError("make_store(directory) has to return your store")
 
     def let_pass(self, milliseconds: int) -> None:
         """Let as much of the store's time pass. Here that is real time."""
@@ -101,7 +101,7 @@ def try_to_take(
 
 def messages_of(store: RunStore, handle_id: str) -> dict[int, Any]:
     """Return the messages of a handle; none for an unknown id."""
-    found = store.load_handle(RT, handle_id)
+    found = store.load_handle(RT, handle_id, {"messages"})
     return {} if found is None else dict(found.messages)
 
 

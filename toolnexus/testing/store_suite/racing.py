@@ -110,7 +110,7 @@ class RacingSuite(StoreSuite):
                     write(store, lease, handles=(at(lease.run_id, head=turn, **parts),))
                 return
             for _ in range(ROUNDS * 2):
-                found = store.load_handle(RT, lease.run_id)
+                found = store.load_handle(RT, lease.run_id, ("messages", "calls", "posts"))
                 assert found is not None
                 head: Any = found.record.head
                 count = 0 if head == {"made": True} else head + 1

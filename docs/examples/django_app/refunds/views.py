@@ -14,7 +14,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from toolnexus import Answer, Handle, ResumeError, ToolnexusError
+from toolnexus import Answer, Handle, ToolnexusError
 from toolnexus.contrib.django import runtime, start
 from toolnexus.contrib.web import answer_from, request_dict, status_of
 
@@ -36,6 +36,15 @@ def report(handle: Handle) -> dict[str, Any]:
         "text": "" if is_running else result.text,
         "open": [request_dict(one) for one in rt.pending(under=handle)],
     }
+
+
+def report_by_id(run_id: str) -> dict[str, Any] | None:
+    """Say how a run stands, also one whose agent is gone by now; None where it was pruned."""
+    try:
+        handle = runtime().handle(run_id)
+        return None if handle is None else report(handle)
+    except ToolnexusError as error:
+        return {"id": run_id, "status": "error", "text": str(error), "open": []}
 
 
 # -- the API ----------------------------------------------------------------------------------
@@ -106,10 +115,9 @@ def answer_request(request: HttpRequest, request_id: str) -> HttpResponse:
 @login_required
 def page(request: HttpRequest) -> HttpResponse:
     """Show what this browser has started, and what is open with a form that answers each."""
-    rt = runtime()
-    handles = [rt.handle(run_id) for run_id in request.session.get("runs", [])]
-    runs = [report(handle) for handle in handles if handle is not None]
-    return render(request, "refunds/page.html", {"runs": runs, "open": rt.pending()})
+    reports = map(report_by_id, request.session.get("runs", []))
+    runs = [one for one in reports if one is not None]
+    return render(request, "refunds/page.html", {"runs": runs, "open": runtime().pending()})
 
 
 @require_POST
@@ -134,6 +142,6 @@ def answer_by_form(request: HttpRequest) -> HttpResponse:
     answer = Answer(said["id"], said.get("ok") == "yes", reason=said.get("reason") or None)
     try:
         runtime().future_resume(answer, principal=request.user)
-    except ResumeError as error:
+    except ToolnexusError as error:
         messages.error(request, str(error))
     return HttpResponseRedirect(reverse("page"))
