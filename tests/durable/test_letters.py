@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import LIMIT
 from tests.durable.hooked import HookedStore, fails
+from tests.runtime.streams import until
 from tests.runtime.support import Make, in_thread, within
 from toolnexus import (
     AgentDef,
@@ -112,6 +113,39 @@ def test_a_letter_that_makes_no_sense_keeps_none_behind_it_from_being_obeyed(
     assert store.mail("default", handle.id) == Mail()
     assert handle.state is State.IDLE
     assert handle.inbox[0].text == "hello"
+
+
+def test_a_post_is_not_left_in_the_letter_box_of_a_run_that_was_just_let_go(
+    make_runtime: Make, llm: ScriptedLlm
+) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    @tool
+    def stay() -> str:
+        """Stay."""
+        inside.set()
+        assert go.wait(LIMIT)
+        return "stayed"
+
+    llm.say("m", tool_call("stay"), text("done"))
+    store = HookedStore()
+    agent = AgentDef("a", tools=[stay])
+    rt, other = (make_runtime(agent, store=store) for _ in range(2))
+    handle = rt.spawn(rt.root, "a").handle
+    ended = rt.future_result(handle)
+    rt.wake(handle, "go")
+    assert inside.wait(LIMIT)
+
+    def let_go() -> None:
+        go.set()
+        assert ended.result(LIMIT).text == "done"
+        until(lambda: store.owned("default", rt._core.keeper.owner) == {})
+
+    seen = other.handle(handle.id)
+    store.before["send"] = let_go
+    assert other.post(seen, InboxItem("x", "note", "hello")).ok
+    assert store.abandoned("default") == ()
+    assert [one.text for one in seen.inbox] == ["hello"]
 
 
 def test_letters_that_cannot_be_looked_for_undo_nothing_that_is_written(

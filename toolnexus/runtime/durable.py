@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolnexus.clock import RealClock
-from toolnexus.errors import StoreError
+from toolnexus.errors import StoreError, ToolnexusError
 from toolnexus.messages import InboxItem
 from toolnexus.runtime.admission import Admission
 from toolnexus.runtime.announcing import Announcing
@@ -24,6 +24,7 @@ from toolnexus.runtime.tree import (
     CLOSE,
     INTERRUPT,
     HeldElsewhere,
+    NotHeld,
     RuntimeClosed,
     run_id_of,
 )
@@ -100,6 +101,13 @@ class Durable:
         if view.inbox + on_their_way >= self._core.options.inbox_cap:
             return Ack(ok=False, error=f"inbox full: {handle.id}")
         self._send(handle, POST, item=item.to_dict(), isTrusted=is_trusted)
+        try:
+            # The other process may have let go of the run before it could be told.
+            self._letters.collect(run_id_of(handle.id))
+        except NotHeld:
+            pass  # it has it, and is about to look
+        except ToolnexusError as error:
+            logger.warning("a post for %s stays in its letter box: %s", handle.id, error)
         return Ack(ok=True)
 
     def interrupt(self, handle: Handle) -> None:
