@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.conftest import LIMIT
+from tests.durable.staying import Staying
 from tests.runtime.support import Make
-from toolnexus import AgentDef, AgentRuntime, InboxItem, tool
+from toolnexus import AgentDef, AgentRuntime, InboxItem
 from toolnexus.stores import MemoryStore
 from toolnexus.testing import ScriptedLlm, status, text, tool_call
 
@@ -68,23 +69,14 @@ def test_a_turn_that_had_no_reply_is_begun_again_by_the_next_delivery(
 def test_a_task_is_delivered_again_while_the_lease_of_its_dead_worker_lasts(
     make_runtime: Make, llm: ScriptedLlm
 ) -> None:
-    inside, go = threading.Event(), threading.Event()
-
-    @tool(retry_safe=True)
-    def stay() -> str:
-        """Stay the first time."""
-        if not inside.is_set():
-            inside.set()
-            assert go.wait(LIMIT)
-        return "stayed"
-
+    stay = Staying(retry_safe=True)
     llm.say("m", tool_call("stay"), text("done"))
-    store, agent = MemoryStore(), AgentDef("a", tools=[stay])
+    store, agent = MemoryStore(), AgentDef("a", tools=[stay.tool])
     first, second = (make_runtime(agent, store=store, lease_ms=700) for _ in range(2))
     handle = first.spawn(first.root, "a").handle
     first.post(handle, InboxItem("shop", "order", "Hello?"))
     first.wake(handle)
-    assert inside.wait(LIMIT)
+    assert stay.inside.wait(LIMIT)
     first._durable._beating.close(LIMIT)  # its process is dead: nobody renews the lease
 
     second.recover()
@@ -93,4 +85,4 @@ def test_a_task_is_delivered_again_while_the_lease_of_its_dead_worker_lasts(
     while (result := second.wait_on(again, timeout=0.1)).status == "timeout":
         second.recover()
     assert result.text == "done"
-    go.set()
+    stay.go.set()

@@ -10,9 +10,10 @@ import pytest
 
 from tests.conftest import LIMIT
 from tests.durable.hooked import HookedStore, claim_only, fails
+from tests.durable.staying import Staying
 from tests.durable.test_one_process_after_another import PAYER, pay
 from tests.runtime.support import within
-from toolnexus import AgentDef, AgentRuntime, Answer, ConfigError, StoreError, tool
+from toolnexus import AgentDef, AgentRuntime, Answer, ConfigError, StoreError
 from toolnexus.testing import ScriptedLlm, text, tool_call
 
 Make = Callable[..., AgentRuntime]
@@ -86,23 +87,14 @@ def test_a_run_is_not_kept_for_want_of_a_sibling_s_agent(make: Make, llm: Script
 def test_who_does_not_know_the_agent_has_recovered_nothing(
     make: Make, llm: ScriptedLlm
 ) -> None:
-    inside, go = threading.Event(), threading.Event()
-
-    @tool(retry_safe=True)
-    def stay() -> str:
-        """Stay the first time."""
-        if not inside.is_set():
-            inside.set()
-            assert go.wait(LIMIT)
-        return "stayed"
-
+    stay = Staying(retry_safe=True)
     llm.say("m", tool_call("stay"), text("done"))
-    agent = AgentDef("a", tools=[stay, pay])
+    agent = AgentDef("a", tools=[stay.tool, pay])
     first = make(agent)
     first.wake(first.spawn(first.root, "a").handle, "go")
-    assert inside.wait(LIMIT)
+    assert stay.inside.wait(LIMIT)
     first.close(force=True)
-    go.set()
+    stay.go.set()
     old, new = make(OTHERS), make(agent, max_recoveries=1)
     for _ in range(3):
         assert old.recover() == ()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import LIMIT
 from tests.durable.hooked import HookedStore, fails
+from tests.durable.staying import Staying
 from tests.runtime.streams import until
 from tests.runtime.support import Make, in_thread, within
 from toolnexus import (
@@ -70,31 +71,22 @@ def test_a_letter_that_makes_no_sense_loses_no_answer(
 def test_a_letter_that_makes_no_sense_keeps_no_run_from_going_on(
     make_runtime: Make, llm: ScriptedLlm
 ) -> None:
-    inside, go = threading.Event(), threading.Event()
-
-    @tool(retry_safe=True)
-    def stay() -> str:
-        """Stay the first time."""
-        if not inside.is_set():
-            inside.set()
-            assert go.wait(LIMIT)
-        return "stayed"
-
+    stay = Staying(retry_safe=True)
     llm.say("m", tool_call("stay"), text("done"))
     store = MemoryStore()
-    first = make_runtime(AgentDef("a", tools=[stay]), store=store)
+    first = make_runtime(AgentDef("a", tools=[stay.tool]), store=store)
     handle = first.spawn(first.root, "a").handle
     first.wake(handle, "go")
-    assert inside.wait(LIMIT)
+    assert stay.inside.wait(LIMIT)
     for letter in nonsense(handle.id):
         store.send("default", handle.id, letter)
     first.close(force=True)
-    second = make_runtime(AgentDef("a", tools=[stay]), store=store)
+    second = make_runtime(AgentDef("a", tools=[stay.tool]), store=store)
     assert second.recover() == (handle.id,)
     assert second.wait_on(second.handle(handle.id), LIMIT).text == "done"
     assert second.post(second.handle(handle.id), InboxItem("x", "note", "hello")).ok
     assert store.mail("default", handle.id) == Mail()
-    go.set()
+    stay.go.set()
 
 
 def test_a_letter_that_makes_no_sense_keeps_none_behind_it_from_being_obeyed(
@@ -118,26 +110,18 @@ def test_a_letter_that_makes_no_sense_keeps_none_behind_it_from_being_obeyed(
 def test_a_post_is_not_left_in_the_letter_box_of_a_run_that_was_just_let_go(
     make_runtime: Make, llm: ScriptedLlm
 ) -> None:
-    inside, go = threading.Event(), threading.Event()
-
-    @tool
-    def stay() -> str:
-        """Stay."""
-        inside.set()
-        assert go.wait(LIMIT)
-        return "stayed"
-
+    stay = Staying()
     llm.say("m", tool_call("stay"), text("done"))
     store = HookedStore()
-    agent = AgentDef("a", tools=[stay])
+    agent = AgentDef("a", tools=[stay.tool])
     rt, other = (make_runtime(agent, store=store) for _ in range(2))
     handle = rt.spawn(rt.root, "a").handle
     ended = rt.future_result(handle)
     rt.wake(handle, "go")
-    assert inside.wait(LIMIT)
+    assert stay.inside.wait(LIMIT)
 
     def let_go() -> None:
-        go.set()
+        stay.go.set()
         assert ended.result(LIMIT).text == "done"
         until(lambda: store.owned("default", rt._core.keeper.owner) == {})
 

@@ -10,8 +10,9 @@ import pytest
 
 from tests.conftest import LIMIT
 from tests.durable.hooked import HookedStore
+from tests.durable.staying import Staying
 from tests.durable.test_damaged_records import spoil
-from toolnexus import AgentDef, AgentRuntime, tool
+from toolnexus import AgentDef, AgentRuntime
 from toolnexus.testing import ScriptedLlm, text, tool_call
 
 Make = Callable[..., AgentRuntime]
@@ -21,24 +22,16 @@ Make = Callable[..., AgentRuntime]
 def test_the_next_turn_begins_in_the_middle_of_a_look(
     make_runtime: Make, llm: ScriptedLlm, look: str
 ) -> None:
-    inside, go = threading.Event(), threading.Event()
-
-    @tool
-    def stay() -> str:
-        """Stay."""
-        inside.set()
-        assert go.wait(LIMIT)
-        return "stayed"
-
+    stay = Staying()
     llm.say("m", text("first"), tool_call("stay", content="let me think"), text("second"))
-    store, agent = HookedStore(), AgentDef("a", tools=[stay])
+    store, agent = HookedStore(), AgentDef("a", tools=[stay.tool])
     one, two = (make_runtime(agent, store=store) for _ in range(2))
     handle = one.spawn(one.root, "a").handle
     assert one.run_turn(handle, "go").text == "first"
 
     def next_turn() -> None:
         assert one.wake(handle, "the next prompt").ok
-        assert inside.wait(LIMIT)
+        assert stay.inside.wait(LIMIT)
 
     if look == "wait_on":
         seen = two.handle(handle.id)
@@ -49,8 +42,8 @@ def test_the_next_turn_begins_in_the_middle_of_a_look(
         seen = two.handle(handle.id)
         result = seen.last_result
     told = two.transcript(seen)
-    go.set()
-    assert inside.is_set()
+    stay.go.set()
+    assert stay.inside.is_set()
     assert [one["content"] for one in told] == ["go", "first"]
     assert (result.status, result.text) == ("done", "first") or result.status == "timeout"
     llm.wait_asked("m", 3)

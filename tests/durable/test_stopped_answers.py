@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import LIMIT
 from tests.durable.hooked import HookedStore, claim_only, fails
+from tests.durable.staying import Staying
 from tests.runtime.streams import until
 from tests.runtime.support import in_thread, within
 from tests.runtime.test_shared_logins import crm
@@ -97,27 +98,18 @@ def test_an_interrupt_reaches_the_same_agents_after_a_crash(
     make_runtime: Make, llm: ScriptedLlm
 ) -> None:
     """Not a child that the host has spawned, and that works for no call of its parent."""
-    inside = threading.Event()
-    go = threading.Event()
-
-    @tool(retry_safe=True)
-    def stay() -> str:
-        """Stay the first time."""
-        if not inside.is_set():
-            inside.set()
-            assert go.wait(LIMIT)
-        return "stayed"
+    stay = Staying(retry_safe=True)
 
     llm.say("b", tool_call("stay"), text("done"))
     store = MemoryStore()
-    agents = AgentDef("a"), AgentDef("b", tools=[stay], model="b")
+    agents = AgentDef("a"), AgentDef("b", tools=[stay.tool], model="b")
     first = make_runtime(*agents, store=store)
     top = first.spawn(first.root, "a").handle
     child = first.spawn(top, "b").handle
     first.wake(child, "go")
-    assert inside.wait(LIMIT)
+    assert stay.inside.wait(LIMIT)
     first.close(force=True)
-    go.set()
+    stay.go.set()
     rt = make_runtime(*agents, store=store)
     within(rt.interrupt, rt.handle(top.id))
     assert rt.wait_on(rt.handle(child.id), LIMIT).text == "done"

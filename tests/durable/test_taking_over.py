@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import LIMIT
 from tests.durable.mortal import DIED, Later
+from tests.durable.staying import Staying
 from tests.durable.zygote import Zygote, zygote
 from tests.runtime.support import within
 from toolnexus import (
@@ -246,26 +247,18 @@ def test_a_run_that_comes_to_rest_has_all_its_recoveries_again(
 
 
 def test_recover_takes_nothing_that_is_alive(make_runtime: Make, llm: ScriptedLlm) -> None:
-    inside, go = threading.Event(), threading.Event()
-
-    @tool(retry_safe=True)
-    def stay() -> str:
-        """Stay."""
-        inside.set()
-        assert go.wait(LIMIT)
-        return "stayed"
-
+    stay = Staying(retry_safe=True)
     llm.say("m", tool_call("stay"), text("done"))
     shared = MemoryStore()
-    mine = make_runtime(AgentDef("a", tools=[stay]), store=shared)
-    other = make_runtime(AgentDef("a", tools=[stay]), store=shared)
+    mine = make_runtime(AgentDef("a", tools=[stay.tool]), store=shared)
+    other = make_runtime(AgentDef("a", tools=[stay.tool]), store=shared)
     handle = mine.spawn(mine.root, "a").handle
     future = mine.future_result(handle)
     mine.wake(handle, "go")
-    assert inside.wait(LIMIT)
+    assert stay.inside.wait(LIMIT)
     assert other.recover() == mine.recover() == ()
     assert other.run_turn(other.handle(handle.id), "again").status == "error"
-    go.set()
+    stay.go.set()
     assert future.result(LIMIT).text == "done"
     assert len(llm.requests) == 2
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from tests.conftest import LIMIT
+from tests.durable.staying import Staying
 from toolnexus import AgentDef, AgentRuntime, Budget, tool
 from toolnexus.stores import MemoryStore
 from toolnexus.testing import ScriptedLlm, VirtualClock, tool_call
@@ -17,7 +17,7 @@ def test_a_turn_that_is_recovered_has_no_more_time_than_before(
     make_runtime: Make, llm: ScriptedLlm
 ) -> None:
     clock, store = VirtualClock(), MemoryStore()
-    inside, go = threading.Event(), threading.Event()
+    stay = Staying(retry_safe=True)
 
     @tool
     def work() -> str:
@@ -25,21 +25,13 @@ def test_a_turn_that_is_recovered_has_no_more_time_than_before(
         clock.advance(2)
         return "worked"
 
-    @tool(retry_safe=True)
-    def stay() -> str:
-        """Stay the first time."""
-        if not inside.is_set():
-            inside.set()
-            assert go.wait(LIMIT)
-        return "stayed"
-
     llm.say("m", tool_call("work"), tool_call("stay"))
-    agent = AgentDef("a", tools=[work, stay], budget=Budget(max_wall_ms=2_500))
+    agent = AgentDef("a", tools=[work, stay.tool], budget=Budget(max_wall_ms=2_500))
     first = make_runtime(agent, store=store, clock=clock)
     first.wake(first.spawn(first.root, "a").handle, "go")
-    assert inside.wait(LIMIT)
+    assert stay.inside.wait(LIMIT)
     first.close(force=True)
-    go.set()
+    stay.go.set()
 
     llm.say("m", tool_call("work"))
     rt = make_runtime(agent, store=store, clock=clock)
