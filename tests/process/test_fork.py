@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 from tests.process.child import running
 from toolnexus.testing import RecordedRequest, Reply, ScriptedLlm, text, tool_call
@@ -252,3 +253,44 @@ def test_a_turn_imports_nothing(llm: ScriptedLlm) -> None:
     """
     with running(FORK + script, llm.base_url) as child:
         child.expect("nothing")
+
+
+def test_a_child_has_no_timer_before_it_uses_a_runtime(
+    llm: ScriptedLlm, tmp_path: Path
+) -> None:
+    """It is the parent that settles what expires meanwhile; a store may not be asked yet."""
+    llm.answer("m", lambda asked: text("end") if asked.tool_results else tool_call("ask"))
+    script = f"""
+    from toolnexus import AgentDef, ToolContext, tool
+
+    @tool
+    def ask(ctx: ToolContext) -> str:
+        return str(ctx.ask("input", "When?", expires_in=1))
+
+    agent = AgentDef("asks", model="m", tools=[ask])
+    rts = [
+        make(agent, store=f"sqlite:///{tmp_path}/{{n}}.db", expire_requests=True)
+        for n in range(4)
+    ]
+
+    def work():
+        assert [one.name for one in threading.enumerate()] == ["MainThread"]
+        handles = [rt.spawn(rt.root, "asks").handle for rt in rts]
+        ends = []
+        for rt, handle in zip(rts, handles):
+            assert rt.run_turn(handle, "go").status == "pending"
+            ends.append(rt.future_result(handle))
+        assert [end.result(10).status for end in ends] == ["done"] * len(rts)
+        for rt in rts:
+            rt.close()
+
+    for rt in rts:
+        rt.run_turn(rt.spawn(rt.root, "asks").handle, "go")
+    say(" ".join(str(join(in_child(work))) for _ in range(3)))
+    for rt in rts:
+        rt.close(rt.root)
+    """
+    with running(FORK + script, llm.base_url) as child:
+        child.expect("0 0 0")
+        child.end()
+    assert (child.process.returncode, child.errors) == (0, "")
