@@ -267,9 +267,11 @@ class Keeper:
                     return  # another thread is about to write, and comes here again
                 tree.is_open = False
             assert tree.lease is not None  # noqa: S101 - it was open
-            self.owing.give_back(tree.lease)
-            with self._core.lock:
-                self.losing.forget_locked(tree)
+            try:
+                self.owing.give_back(tree.lease)
+            finally:
+                with self._core.lock:
+                    self.losing.forget_locked(tree)
 
     def _write(self, trees: list[Tree], fallout: Effects) -> list[Tree]:
         """Write; return the trees that stay because something has come for them."""
